@@ -94,6 +94,53 @@ static void a_long_journal_is_read_in_bounded_memory(void)
     unlink(path);
 }
 
+/* A line with 4096 prompts and 2 answers to each, of which every third has saved tokens. */
+static void every_answer_of_a_line_is_found(void)
+{
+    enum { N_ANSWERS = 8192 };
+    char path[] = "/tmp/shoal-journal-XXXXXX";
+    const int fd = mkstemp(path);
+    struct strbuf s;
+    struct journal_facts facts;
+    struct journal_index *index = NULL;
+    struct journal_hit hit;
+    unsigned n_wrong = 0;
+    const struct journal_record header = {.type = JOURNAL_HEADER};
+    strbuf_init(&s);
+    strbuf_add(&s, JOURNAL_MAGIC, JOURNAL_MAGIC_BYTES);
+    struct status st = journal_record_add(&s, &header, JOURNAL_MAGIC_BYTES);
+    for (int32_t i = 0; i < N_ANSWERS; i += 3) {
+        const int32_t tokens[2] = {i, i + 1};
+        const struct journal_record r = {.type = JOURNAL_PARTIAL,
+                                         .line = 1,
+                                         .values = {0, 0, (uint64_t)i, sizeof *tokens},
+                                         .bytes = (const char *)tokens,
+                                         .n_bytes = sizeof tokens};
+        st = journal_record_add(&s, &r, s.n);
+        n_wrong += status_failed(&st);
+    }
+    CU_ASSERT_EQUAL(write(fd, s.data, s.n), (ssize_t)s.n);
+    st = journal_facts_read(fd, path, &facts);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = journal_index_create(fd, path, &facts, &index);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = journal_index_find(index, 1, &hit);
+    CU_ASSERT_EQUAL_FATAL(hit.kind, JOURNAL_HIT_PARTIAL);
+    CU_ASSERT_EQUAL_FATAL(hit.n_parts, N_ANSWERS - 1);
+    for (int32_t i = 0; i < N_ANSWERS - 1; i++) {
+        const struct journal_part *p = &hit.parts[i];
+        const int32_t tokens[2] = {i, i + 1};
+        n_wrong += p->n_items != (i % 3 == 0 ? 2 : 0);
+        if (p->n_items == 2) n_wrong += memcmp(p->bytes, tokens, sizeof tokens) != 0;
+    }
+    CU_ASSERT_EQUAL(n_wrong, 0);
+    journal_index_destroy(&index);
+    journal_facts_fini(&facts);
+    strbuf_fini(&s);
+    close(fd);
+    unlink(path);
+}
+
 /* An id that is its line's number costs one bit. Of equal ids of any kind the first is new, also
  * when part of the ids came from a journal. */
 static void equal_ids_are_found_of_every_kind(void)
@@ -132,6 +179,7 @@ void suite_journal_index(CU_pSuite suite)
 {
     CU_add_test(suite, "a long journal is read in bounded memory",
                 a_long_journal_is_read_in_bounded_memory);
+    CU_add_test(suite, "every answer of a line is found", every_answer_of_a_line_is_found);
     CU_add_test(suite, "equal ids are found of every kind", equal_ids_are_found_of_every_kind);
     CU_add_test(suite, "failpoints are parsed", failpoints_are_parsed);
 }

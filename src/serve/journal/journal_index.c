@@ -20,7 +20,7 @@ struct slot {
     uint64_t row_at; /* offset of the row's record in the file; 0: no row */
     struct line_digest digest;
     struct journal_part *parts; /* [n_parts], owned, and so are their bytes */
-    size_t n_parts;
+    size_t n_parts, parts_capacity;
 };
 
 struct journal_index {
@@ -37,7 +37,7 @@ static void drop_parts(struct slot *s)
 {
     for (size_t i = 0; i < s->n_parts; i++) mem_free(&s->parts[i].bytes);
     mem_free(&s->parts);
-    s->n_parts = 0;
+    s->n_parts = s->parts_capacity = 0;
 }
 
 struct status journal_index_create(int fd, const char *path, const struct journal_facts *facts,
@@ -113,10 +113,12 @@ static struct status journal_index_part_of(struct slot *s, size_t number, bool b
 {
     *out = NULL;
     if (number >= s->n_parts && !begins) return status_ok();
-    if (number >= s->n_parts) {
-        TRY(mem_grow(&s->parts, s->n_parts, number + 1, sizeof *s->parts, "journal index"));
-        s->n_parts = number + 1;
+    if (number >= s->parts_capacity) {
+        const size_t grown = number + 1 + number / 2;
+        TRY(mem_grow(&s->parts, s->n_parts, grown, sizeof *s->parts, "journal index"));
+        s->parts_capacity = grown;
     }
+    if (number >= s->n_parts) s->n_parts = number + 1;
     *out = &s->parts[number];
     return status_ok();
 }

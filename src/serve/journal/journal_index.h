@@ -18,7 +18,8 @@ struct journal_part {
     uint64_t n_dropped;
 };
 
-enum { JOURNAL_PARTS_MAX = 256 }; /* answers of a line that can be resumed; later ones begin anew */
+/* The most answers of a line: 4096 prompts with 128 each. Records of higher numbers are ignored. */
+enum { JOURNAL_PARTS_MAX = 4096 * 128 };
 
 struct journal_hit {
     enum journal_hit_kind kind;

@@ -10,6 +10,9 @@
 
 #include <string.h>
 
+_Static_assert(JOURNAL_PARTS_MAX == REQUEST_PROMPTS_MAX * REQUEST_CHOICES_MAX,
+               "every answer of a line can be resumed");
+
 static size_t item_bytes(const struct request *r)
 {
     if (r->ask->n_tops < 0) return sizeof *r->tokens;
