@@ -121,7 +121,8 @@ void kv_store_destroy(struct kv_store **store)
     mem_free(store);
 }
 
-/* Calls visit for the path of each of a block's files until visit returns false. */
+/* Calls visit for the path of each of a block's files until visit returns false. Skips folders:
+ * shoal makes none with a block's name, and does not remove any. */
 static void for_files(const struct kv_store *s, struct kv_store_key key,
                       bool (*visit)(void *user, const char *path), void *user)
 {
@@ -131,7 +132,7 @@ static void for_files(const struct kv_store *s, struct kv_store_key key,
     DIR *d = opendir(folder);
     const struct dirent *entry;
     while (d != NULL && (entry = readdir(d)) != NULL) {
-        if (strncmp(entry->d_name, name, KEY_DIGITS) != 0) continue;
+        if (strncmp(entry->d_name, name, KEY_DIGITS) != 0 || entry->d_type == DT_DIR) continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         if (!visit(user, path)) break;
     }
@@ -253,6 +254,7 @@ struct reading {
     char *part;
     bool *has; /* [n_layers, heads] */
     uint64_t n_missing;
+    bool lacks_memory; /* for an index */
 };
 
 static bool read_store_at(int fd, void *to, uint64_t n, uint64_t at)
@@ -269,8 +271,8 @@ static bool read_store_at(int fd, void *to, uint64_t n, uint64_t at)
 }
 
 /* Reads a file's index into *index, which the caller frees. False: it is damaged or does not fit
- * this store, or memory is short. */
-static bool read_index(int fd, const struct reading *r, struct store_header *h, char **index)
+ * this store, or r->lacks_memory. */
+static bool read_index(int fd, struct reading *r, struct store_header *h, char **index)
 {
     const struct kv_store_part *p = &r->s->part;
     *index = NULL;
@@ -283,7 +285,8 @@ static bool read_index(int fd, const struct reading *r, struct store_header *h, 
     const uint64_t n = index_bytes_of(h), n_summed = n - sizeof(uint64_t);
     uint64_t sum;
     const struct status st = mem_alloc(index, n, 1, "prefix store");
-    if (status_failed(&st) || !read_store_at(fd, *index, n, 0)) return false;
+    r->lacks_memory = status_failed(&st);
+    if (r->lacks_memory || !read_store_at(fd, *index, n, 0)) return false;
     memcpy(&sum, *index + n_summed, sizeof sum);
     return XXH3_64bits(*index, n_summed) == sum;
 }
@@ -335,7 +338,7 @@ static bool take_store_file(void *user, const char *path)
     struct reading *r = user;
     const int fd = file_open_regular(path, O_RDONLY | O_NOFOLLOW);
     if (fd < 0) {
-        /* a FIFO, a socket, a device, a symlink; or a folder, which unlink does not remove */
+        /* a FIFO, a socket, a device or a symlink; unlink removes no folder */
         if (errno == EINVAL || errno == ELOOP) unlink(path);
         return true; /* also if another job has removed it: other files may have the heads */
     }
@@ -344,11 +347,11 @@ static bool take_store_file(void *user, const char *path)
     const bool good = read_index(fd, r, &h, &index) && take_head_pieces(r, fd, &h, index);
     if (good)
         futimens(fd, NULL); /* used now */
-    else
+    else if (!r->lacks_memory)
         unlink(path);
     mem_free(&index);
     close(fd);
-    return r->n_missing > 0;
+    return r->n_missing > 0 && !r->lacks_memory;
 }
 
 bool kv_store_get(struct kv_store *s, struct kv_store_key key, void *part)
@@ -383,7 +386,7 @@ static int compare_used(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Appends a file of a folder, unless it is not one of a store's, or has gone. */
+/* Appends a file of a folder, unless it is not one of a store's, is a folder, or has gone. */
 static struct status list_file(struct file_list *l, const char *path, const char *name,
                                unsigned folder)
 {
@@ -391,6 +394,7 @@ static struct status list_file(struct file_list *l, const char *path, const char
     const size_t n = strlen(name);
     struct stored_file f = {.folder = folder};
     if (name[0] == '.' || n >= sizeof f.name || lstat(path, &found) != 0) return status_ok();
+    if (S_ISDIR(found.st_mode)) return status_ok();
     memcpy(f.name, name, n);
     f.used_ns = (uint64_t)found.st_mtim.tv_sec * 1000000000u + (uint64_t)found.st_mtim.tv_nsec;
     f.n_bytes = (uint64_t)found.st_size;

@@ -192,6 +192,45 @@ static void other_kinds_of_files_are_misses(void)
     remove_folder();
 }
 
+/* A read without memory for the index, or for the list of heads, is a miss; the file stays. */
+static void a_read_without_memory_removes_nothing(void)
+{
+    make_folder();
+    struct rank r = rank_of(0, 1, 0, 4, 1 << 20);
+    CU_ASSERT_FATAL(put(&r, 3));
+    for (uint64_t n = 1; n <= 2; n++) {
+        mem_fail_after(n);
+        CU_ASSERT_FALSE(get(&r, 3));
+        mem_fail_after(0);
+        CU_ASSERT(kv_store_has(r.store, key_of(3)));
+    }
+    CU_ASSERT(get(&r, 3));
+    kv_store_destroy(&r.store);
+    remove_folder();
+}
+
+/* A folder with a block's name is no block: it is not read, it stays, and its bytes do not count.
+ */
+static void a_folder_is_no_block(void)
+{
+    make_folder();
+    struct rank r = rank_of(0, 1, 0, 4, 1 << 20);
+    char path[400];
+    CU_ASSERT_FATAL(put(&r, 3));
+    find_file(3, path);
+    CU_ASSERT_EQUAL_FATAL(unlink(path) + mkdir(path, 0700), 0);
+    CU_ASSERT_FALSE(kv_store_has(r.store, key_of(3)));
+    CU_ASSERT_FALSE(get(&r, 3));
+    CU_ASSERT(put(&r, 4));
+    const uint64_t one = file_bytes_of(4);
+    kv_store_destroy(&r.store);
+    r = rank_of(0, 1, 0, 4, 2 * one); /* sweeps: one file is fewer bytes than there may be */
+    CU_ASSERT(is_at(path));
+    CU_ASSERT(kv_store_has(r.store, key_of(4)));
+    kv_store_destroy(&r.store);
+    remove_folder();
+}
+
 /* Without its counter a store counts what it writes itself. */
 static void a_counter_of_another_kind_is_left_alone(void)
 {
@@ -324,6 +363,9 @@ void suite_kv_store(CU_pSuite suite)
     CU_add_test(suite, "heads are cut when read", heads_are_cut_when_read);
     CU_add_test(suite, "damaged files are misses", damaged_files_are_misses);
     CU_add_test(suite, "other kinds of files are misses", other_kinds_of_files_are_misses);
+    CU_add_test(suite, "a read without memory removes nothing",
+                a_read_without_memory_removes_nothing);
+    CU_add_test(suite, "a folder is no block", a_folder_is_no_block);
     CU_add_test(suite, "a counter of another kind is left alone",
                 a_counter_of_another_kind_is_left_alone);
     CU_add_test(suite, "the longest unused go", the_longest_unused_go);
