@@ -167,6 +167,9 @@ static struct status derive_rope(struct arch_reading *r)
 static struct status derive_latent(struct arch_reading *r)
 {
     struct arch *m = &r->m;
+    if (r->attention_bias) /* of the latents' linears and of o_proj in the published code */
+        return status_make(STATUS_INPUT, "%s: attention_bias is not implemented for %s", r->what,
+                           m->family->title);
     if (m->kv_lora % LANES != 0 || m->rotary % LANES != 0 || m->kv_lora + m->rotary > 1024) {
         return status_make(STATUS_INPUT,
                            "%s: kv_lora_rank, qk_rope_head_dim: expected multiples of %d, together "

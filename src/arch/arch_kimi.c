@@ -32,7 +32,6 @@ static struct status check_names(const struct arch_reading *r)
 static struct status check_unread(const struct arch_reading *r)
 {
     int64_t n_kv;
-    if (r->attention_bias) return expected(r, "attention_bias", "false");
     if (r->m.tied) return expected(r, "tie_word_embeddings", "false");
     if (r->rope_scaling != NULL || r->rope_parameters != NULL)
         return expected(r, "rope_scaling, rope_parameters", "none, because there is no RoPE,");

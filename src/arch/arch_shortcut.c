@@ -43,7 +43,6 @@ struct status arch_derive_shortcut(struct arch_reading *r)
     m->n_layers *= 2;
     TRY(check_names(r));
     TRY(check_absent(r, "n_group", m->router.n_groups > 1));
-    TRY(check_absent(r, "attention_bias", r->attention_bias));
     if (m->n_experts + m->n_zero_experts > ROUTER_EXPERTS_MAX) {
         return status_make(STATUS_INPUT,
                            "%s: n_routed_experts, zero_expert_num: expected at most %d together, "

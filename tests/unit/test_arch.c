@@ -195,6 +195,8 @@ static void latent_attention_is_understood(void)
     refuse(DEEPSEEK_BASE "\"v_head_dim\":16,\"n_group\":1,\"topk_group\":1",
            "routed_scaling_factor");
     refuse(DEEPSEEK ",\"v_head_dim\":16,\"head_dim\":24", "head_dim");
+    CU_ASSERT_EQUAL(parse(DEEPSEEK ",\"v_head_dim\":16,\"attention_bias\":false").code, STATUS_OK);
+    refuse(DEEPSEEK ",\"v_head_dim\":16,\"attention_bias\":true", "attention_bias");
 }
 
 static void rope_theta_is_found_in_both_places(void)

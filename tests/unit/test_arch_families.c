@@ -302,6 +302,7 @@ static void dense_layers_are_those_of_the_list(void)
     CU_ASSERT(m.layer_is_moe[0] && !m.layer_is_moe[1] && m.layer_is_moe[2]);
     refuse(GLM_LITE ",\"first_k_dense_replace\":2", "first_k_dense_replace");
     refuse(GLM_LITE ",\"moe_layer_freq\":2", "moe_layer_freq");
+    refuse(GLM_LITE ",\"attention_bias\":true", "attention_bias");
     refuse(GLM_LITE ",\"mlp_layer_types\":[\"sparse\",\"dense\"]", "mlp_layer_types[2]");
     refuse(LLAMA ",\"mlp_layer_types\":[\"sparse\"]", "mlp_layer_types");
 }
