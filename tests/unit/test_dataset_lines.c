@@ -6,6 +6,7 @@
 
 #include <CUnit/CUnit.h>
 #include <hdf5.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,6 +173,29 @@ static void parts_have_each_string_once(void)
     util_file_remove(path);
 }
 
+/* The fraction counts the rows that were returned, not those that were read from the file. */
+static void the_fraction_follows_the_lines(void)
+{
+    char name[2 * UTIL_PATH_MAX], bytes[1000];
+    struct dataset_lines *d = NULL;
+    size_t n = 1, n_lines = 0;
+    double largest = 0;
+    setup();
+    snprintf(name, sizeof name, "%s:/many", path);
+    CU_ASSERT_EQUAL_FATAL(dataset_lines_open(name, &d).code, STATUS_OK);
+    CU_ASSERT_EQUAL(dataset_lines_done(d), 0);
+    while (n > 0) {
+        CU_ASSERT_EQUAL_FATAL(dataset_lines_read(d, bytes, sizeof bytes, &n).code, STATUS_OK);
+        for (size_t i = 0; i < n; i++) n_lines += bytes[i] == '\n';
+        const double off = fabs(dataset_lines_done(d) - (double)n_lines / N_MANY);
+        if (off > largest) largest = off;
+    }
+    CU_ASSERT(n_lines == N_MANY && dataset_lines_done(d) == 1);
+    CU_ASSERT(largest < 0.01);
+    dataset_lines_close(&d);
+    util_file_remove(path);
+}
+
 static void expect_refused(const char *name, const char *words)
 {
     struct line_reader *r = NULL;
@@ -246,6 +270,7 @@ void suite_dataset_lines(CU_pSuite suite)
 {
     CU_add_test(suite, "strings are prompts", strings_are_prompts);
     CU_add_test(suite, "parts have each string once", parts_have_each_string_once);
+    CU_add_test(suite, "the fraction follows the lines", the_fraction_follows_the_lines);
     CU_add_test(suite, "other datasets are refused", other_datasets_are_refused);
     CU_add_test(suite, "damaged rows are named", damaged_rows_are_named);
     CU_add_test(suite, "names of datasets", names_of_datasets);

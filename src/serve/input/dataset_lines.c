@@ -19,8 +19,8 @@ struct dataset_lines {
     H5T_str_t padding; /* of fixed-length strings */
     hsize_t n_rows, at;
     size_t n_most;       /* rows to read next */
-    struct strbuf lines; /* bytes from `taken` on have not been copied yet */
-    size_t taken;
+    struct strbuf lines; /* of n_filled rows; bytes from `taken` on have not been copied yet */
+    size_t taken, n_filled;
 };
 
 bool dataset_lines_split(const char *path, size_t *n_file)
@@ -147,6 +147,7 @@ static struct status add_lines(struct dataset_lines *d, const char *rows, size_t
 {
     strbuf_clear(&d->lines);
     d->taken = 0;
+    d->n_filled = n_rows;
     for (size_t i = 0; i < n_rows; i++) {
         size_t n;
         const char *text = string_at(d, rows, i, &n);
@@ -201,5 +202,6 @@ struct status dataset_lines_read(struct dataset_lines *d, void *to, size_t n_mos
 double dataset_lines_done(const struct dataset_lines *d)
 {
     const double left = d->lines.n > 0 ? 1 - (double)d->taken / (double)d->lines.n : 0;
-    return d->n_rows > 0 ? ((double)d->at - (left > 0 ? left : 0)) / (double)d->n_rows : 1;
+    const double n_done = (double)d->at - left * (double)d->n_filled;
+    return d->n_rows > 0 ? n_done / (double)d->n_rows : 1;
 }
