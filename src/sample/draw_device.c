@@ -205,7 +205,7 @@ static void device_draw(struct draw_device *d, const float *logits, const int32_
                         const struct vocab_want *wants, struct vocab_got *got)
 {
     struct pick_row picks[N_MAX];
-    int32_t tokens[N_MAX];
+    int32_t tokens[N_MAX] = {0}; /* a failed device copies none */
     size_t n_own;
     const float *whole = draw_device_move_rows(d, logits, rows, n, &n_own);
     for (size_t k = 0; k < n_own; k++) {
