@@ -84,10 +84,9 @@ static struct prefix_way find_way(const struct scheduler *s, const struct replic
     return way;
 }
 
-/* Counts the blocks that a waiting q would share if it continued after way->n blocks. */
+/* Counts the blocks that a waiting sequence would share if it continued after way->n blocks. */
 static void count_shared(const struct scheduler *s, const struct replica *replica,
-                         const struct sequence *q, const struct prefix_way *way,
-                         struct prefix_match *m)
+                         const struct prefix_way *way, struct prefix_match *m)
 {
     const struct plan_tables *t = &s->o.tables;
     const size_t seen_from =
@@ -100,7 +99,6 @@ static void count_shared(const struct scheduler *s, const struct replica *replic
         m->n_idle += at->n_refs == 0 ? t->n_full : 0;
         m->n_idle += at->n_window_refs == 0 ? n_windowed : 0;
     }
-    (void)q;
 }
 
 /* True when `other` will compute q's block b: it has the same key, so the same tokens up to the
@@ -117,7 +115,7 @@ struct prefix_match scheduler_prefix_match(const struct scheduler *s, const stru
     struct prefix_match m = {0};
     if (!s->o.flags.prefix_cache) return m;
     const struct prefix_way way = find_way(s, replica, q, 0, -1);
-    count_shared(s, replica, q, &way, &m);
+    count_shared(s, replica, &way, &m);
     m.n_blocks = way.n;
     m.n_coming = m.n_blocks;
     for (int32_t g = 0; g < s->o.n_groups; g++) {
