@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Measures experts that stream from disk, KV blocks on disk, and beginnings that jobs share, beside what bounds them.
 
-usage: beyond_memory.py stream|tier|store|shared --model M.h5 --work FOLDER [--shoal FILE] [--threads N] ...
+usage: beyond_memory.py stream|peer|tier|store|shared --model M.h5 --work FOLDER [--shoal FILE] [--threads N] ...
 
 stream  --sequences N --rows N --memory SIZE: prompts and answers with all weights in memory, the same in a control group
         with this limit (root only), and a plain read (dd, O_DIRECT) of as many bytes of the packed copy. Expected: at
         least 0.90 of the slower of the two, at most 0.10 CPU seconds of the reader for each GB.
+peer    --gguf FILE --peer-sequences N,N...: the same streaming job beside llama.cpp, which maps the same weights, in a group
+        with the same limit, at the number of sequences that suits it best. Needs llama-cpp-python (--python: the
+        interpreter that has it). Expected: at least 10 times its tokens per second.
 tier    --sequences N: a pool for a third of the sequences, without --kv-tier and with it. The rows that each computes
         say what the second can gain at most.
 store   --document N: questions on one document, in two jobs with one --prefix-store. Expected: the second job's first
@@ -98,6 +101,12 @@ def plain_read_s(path, n_bytes):
     return took
 
 
+def limit_of(a):
+    """The group's limit: what the job may use, and an eighth for the system's own pages."""
+    n_bytes = int(a.memory[:-1]) << {"M": 20, "G": 30}[a.memory[-1]]
+    return n_bytes + n_bytes // 8
+
+
 def stream(a):
     draw = random.Random(5)
     copy = pathlib.Path(f"{a.model}.experts")
@@ -106,8 +115,8 @@ def stream(a):
     if not copy.exists():
         subprocess.run([str(a.shoal), "pack", str(a.model)], check=True)
     resident = Job(a, "resident", [*rows, "--weights", "resident"])
-    n_bytes = int(a.memory[:-1]) << {"M": 20, "G": 30}[a.memory[-1]]
-    group = Group(n_bytes + n_bytes // 8)
+    n_bytes = limit_of(a)
+    group = Group(n_bytes)
     streaming = Job(a, "stream", [*rows, "--memory", a.memory, "--weights", "stream"], group)
     peak = group.peak()
     group.path.rmdir()
@@ -116,10 +125,40 @@ def stream(a):
     plain_s = plain_read_s(copy, read["disk_bytes"])
     bound_s = max(plain_s, resident.wall_s)
     gb = read["disk_bytes"] / 1e9
-    print(f"stream, {a.sequences} sequences, {a.rows} rows a step, limit {(n_bytes + n_bytes // 8) >> 20} MiB, peak "
+    print(f"stream, {a.sequences} sequences, {a.rows} rows a step, limit {n_bytes >> 20} MiB, peak "
           f"{peak >> 20} MiB: read {gb:.1f} GB; streaming {streaming.wall_s:.1f} s, in memory {resident.wall_s:.1f} s, plain "
           f"read {plain_s:.1f} s ({gb / plain_s:.2f} GB/s): {bound_s / streaming.wall_s:.2f} of the bound (0.90); disk "
           f"waited for {read['disk_wait_s']:.1f} s; reading took {read['disk_cpu_s'] / gb:.3f} CPU seconds for each GB (0.10)")
+
+
+def llama_rate(a, n_bytes, n_sequences):
+    """Tokens per second of llama.cpp with the weights mapped, in a control group with this limit."""
+    group = Group(n_bytes)
+    argv = [a.python, pathlib.Path(__file__).parent / "peers/llama_turns.py", a.gguf, "--threads", a.threads, "--step-tokens",
+            a.rows]
+    since = time.perf_counter()
+    done = subprocess.run([str(x) for x in argv], input=f"{a.prompt} {a.answer} {n_sequences}\n", stdout=subprocess.PIPE,
+                          text=True, check=True, preexec_fn=group.enter)
+    wall_s = time.perf_counter() - since
+    group.path.rmdir()
+    measured = json.loads(done.stdout.splitlines()[-1])["repetition"]
+    return n_sequences * (a.prompt + a.answer) / measured["wall_s"], wall_s
+
+
+def peer(a):
+    draw = random.Random(5)
+    write_lines(a.work / "in.jsonl", [tokens(draw, a.prompt) for _ in range(a.sequences)], a.answer)
+    n_bytes = limit_of(a)
+    group = Group(n_bytes)
+    job = Job(a, "peer", ["--step-tokens", a.rows, "--max-batch", a.sequences, "--max-model-len", 512, "--memory", a.memory,
+                          "--weights", "stream"], group)
+    group.path.rmdir()
+    ours = a.sequences * (a.prompt + a.answer) / job.metrics["stages"][0]["elapsed_s"]
+    rates = {n: llama_rate(a, n_bytes, n) for n in a.peer_sequences}
+    best = max(rates, key=lambda n: rates[n][0])
+    print(f"peer, limit {n_bytes >> 20} MiB, {a.prompt} tokens in and {a.answer} out: shoal {ours:.1f} tokens/s with {a.sequences} "
+          f"sequences; llama.cpp " + ", ".join(f"{r[0]:.2f} with {n}" for n, r in rates.items())
+          + f": {ours / rates[best][0]:.1f} times its best (10)")
 
 
 def tier(a):
@@ -176,7 +215,7 @@ def shared(a):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=["stream", "tier", "store", "shared"])
+    p.add_argument("what", choices=["stream", "peer", "tier", "store", "shared"])
     p.add_argument("--shoal", default="build/release/shoal")
     p.add_argument("--model", type=pathlib.Path, required=True)
     p.add_argument("--work", type=pathlib.Path, required=True)
@@ -189,10 +228,13 @@ def main():
     p.add_argument("--document", type=int, default=16000)
     p.add_argument("--memory", default="1G")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--gguf", type=pathlib.Path, help="the same weights for llama.cpp")
+    p.add_argument("--python", default=sys.executable)
+    p.add_argument("--peer-sequences", type=lambda s: [int(n) for n in s.split(",")], default=[8, 64, 256])
     p.add_argument("--flags", type=shlex.split, default=[])
     a = p.parse_args()
     a.work.mkdir(parents=True, exist_ok=True)
-    {"stream": stream, "tier": tier, "store": store, "shared": shared}[a.what](a)
+    {"stream": stream, "peer": peer, "tier": tier, "store": store, "shared": shared}[a.what](a)
 
 
 if __name__ == "__main__":
