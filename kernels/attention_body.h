@@ -33,7 +33,8 @@ struct block {
     size_t n_heads, first, n, from, until;
     struct seen_tiles tiles;
     struct query {
-        size_t at, position; /* at: its first element in q and out; position: in the sequence */
+        size_t at;     /* its first element in q and out */
+        size_t lo, hi; /* the positions of the sequence that it sees, both included */
     } query[BLOCK_QUERIES];
     float max[BLOCK_QUERIES], sum[BLOCK_QUERIES];
 };
@@ -55,7 +56,9 @@ static void block_begin(struct block *b, size_t first, size_t n)
         const bool shared = b->slice->n_shared > 0;
         const size_t at = shared ? seqs[row].row0 : seqs->row0 + row;
         b->query[i].at = (at * b->args->n_heads + head) * hd;
-        b->query[i].position = shared ? seqs[row].pos0 : kern_last_visible(b->args, seqs, row);
+        const size_t p = shared ? seqs[row].pos0 : seqs->pos0 + row;
+        b->query[i].lo = kern_first_visible(p, b->args->window);
+        b->query[i].hi = shared ? p : kern_last_visible(b->args, seqs, row);
         if (++head < b->slice->head1) continue;
         head = b->slice->head0;
         row++;
@@ -66,14 +69,14 @@ static void block_begin(struct block *b, size_t first, size_t n)
 ALWAYS_INLINE bool query_sees(struct block *b, size_t i, size_t n, struct seen_row *row)
 {
     const struct attn_args *a = b->args;
-    const size_t start = n * TILE, at = b->query[i].at, p = b->query[i].position;
-    const size_t lo = kern_first_visible(p, a->window);
+    const size_t start = n * TILE, at = b->query[i].at;
+    const size_t lo = b->query[i].lo, hi = b->query[i].hi;
     *row = (struct seen_row){.q = a->q + at,
                              .out = a->out + at,
                              .max = &b->max[i],
                              .sum = &b->sum[i],
                              .j0 = lo > start ? lo - start : 0,
-                             .j1 = p - start < TILE ? p - start + 1 : TILE,
+                             .j1 = hi - start < TILE ? hi - start + 1 : TILE,
                              .is_first = n == lo / TILE};
     if (b->slice->parts != NULL) {
         const size_t part = (n - b->slice->tile0) * a->n_heads + query_head(b, i);
@@ -82,7 +85,7 @@ ALWAYS_INLINE bool query_sees(struct block *b, size_t i, size_t n, struct seen_r
         row->sum = row->max + 1;
         row->is_first = true;
     }
-    return p >= start && lo < start + TILE;
+    return hi >= start && lo < start + TILE;
 }
 
 /* Fills rows with query i and the queries after it, at most FOLD_ROWS, as long as they share a
@@ -181,8 +184,8 @@ ALWAYS_INLINE struct tile cached_tile(enum dtype t, const struct block *b, size_
 static void turn_sees(struct block *b, size_t n0)
 {
     struct seen_tiles *s = &b->tiles;
-    s->lo = kern_first_visible(b->query[b->from].position, b->args->window);
-    s->p1 = b->query[b->until - 1].position;
+    s->lo = b->query[b->from].lo;
+    s->p1 = b->query[b->until - 1].hi;
     s->n0 = s->lo / TILE > n0 ? s->lo / TILE : n0;
     s->n1 = s->p1 / TILE + 1;
     if (b->slice->parts == NULL) return;

@@ -88,7 +88,9 @@ DEVICE_INLINE size_t kern_first_visible(size_t p, uint32_t window)
 DEVICE_INLINE size_t kern_last_visible(const struct attn_args *a, const struct seq_rows *seq,
                                        size_t row)
 {
-    return seq->pos0 + (a->ahead ? seq->n_rows - 1 : row);
+    const size_t p = seq->pos0 + row, last = seq->pos0 + seq->n_rows - 1;
+    if (!a->ahead) return p;
+    return a->window > 0 && last - p >= a->window ? p + a->window - 1 : last;
 }
 
 /* Returns the divisor of a row's output. A sink far above all scores makes it infinite, and the

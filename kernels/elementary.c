@@ -56,3 +56,8 @@ REF_CLONES float el_softplusf(float x)
 {
     return x <= 20.0f ? (float)el_log(1.0 + (double)el_expf(x)) : x;
 }
+
+REF_CLONES float el_geluf(float x)
+{
+    return el_gelu_body(x);
+}

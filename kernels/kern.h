@@ -210,11 +210,12 @@ struct state_run {
 };
 
 /* Causal attention over the cache (the rows' own K and V are already written there). For each row
- * at position p and head h with kv head g = kv_of_head[h] (`ahead`: every row stands at p, the
- * position of its sequence's last row):
- *   tile t covers positions [64t, 64t + 64), clipped to the visible ones, [lo, p] with
+ * at position p and head h with kv head g = kv_of_head[h]:
+ *   tile t covers positions [64t, 64t + 64), clipped to the visible ones, [lo, hi] with
  *       lo = window > 0 && p >= window ? p - window + 1 : 0
  *       or, with chunks of C = window - KERN_CHUNKS positions, the last multiple of C up to p
+ *       hi = p; with `ahead` the position of its sequence's last row, but if window > 0 at most
+ *       p + window - 1
  *   s_j = dot(q, k_j) * scale         dot: 16 lanes (lane i: fma chain over d = i mod 16,
  *                                     ascending, from +0), tree 8-4-2-1; Hd is a multiple of 16
  *   with a softcap c: s_j = c * tanh(s_j / c)
@@ -236,7 +237,7 @@ struct attn_args {
     uint32_t window;    /* 0: all positions; KERN_CHUNKS + C: those of the row's chunk of C */
     float softcap;      /* 0: none */
     bool ahead;         /* rows also see the later rows of their sequence, which are all here; no
-                           window. Not on a device */
+                           chunks. Not on a device */
     const struct seq_rows *seqs; /* [S] */
     size_t n_seqs;
     float *parts; /* results of tiles that several threads compute for one row and kv head; NULL:
@@ -446,10 +447,17 @@ struct kern_table {
                        size_t n, void *panel);
 };
 
-/* Runs the kernel of GATE_SWIGLU or GATE_GEGLU: y = gate, through its activation, times up. */
+/* Runs the kernel of a gate kind with an up: y = gate, through its activation, times up. y may be
+ * gate. */
 static inline void kern_gate(const struct kern_table *k, enum gate_kind kind, const float *gate,
                              const float *up, size_t n, float *y)
 {
+    if (kind == GATE_GEGLU_EXACT) {
+        for (size_t i = 0; y != gate && i < n; i++) y[i] = gate[i];
+        k->gelu(y, n);
+        for (size_t i = 0; i < n; i++) y[i] *= up[i];
+        return;
+    }
     (kind == GATE_GEGLU ? k->geglu : k->swiglu)(gate, up, n, y);
 }
 

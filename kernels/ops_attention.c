@@ -147,7 +147,8 @@ static uint64_t run_cost(const struct attention_job *job, const struct run *r)
     }
     const size_t all = seq->pos0 + seq->n_rows, window = job->a->window;
     const size_t mean = job->a->ahead ? all : seq->pos0 + r->row0 + r->n - r->n / 2;
-    return queries_cost(job, r->n, window > 0 ? min_size(mean, window) : mean);
+    const size_t most = job->a->ahead ? 2 * window : window;
+    return queries_cost(job, r->n, window > 0 ? min_size(mean, most) : mean);
 }
 
 static void runs_part(const void *job_, struct part part)
@@ -263,7 +264,7 @@ static void attend_tiles(struct attention_job *job)
 
 void op_attention(const struct kern_table *k, const struct attn_args *a)
 {
-    assert(!a->ahead || (a->window == 0 && k->device == NULL));
+    assert(!a->ahead || ((a->window & KERN_CHUNKS) == 0 && k->device == NULL));
     if (k->device != NULL) {
         device_ops_of(k->device)->attention(k->device, a);
         return;

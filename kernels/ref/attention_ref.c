@@ -102,12 +102,13 @@ static float *part_at(const struct attn_args *a, const struct attn_slice *s, siz
     return s->parts + ((n - s->tile0) * a->n_heads + head) * kern_part_floats(a->kv.head_dim);
 }
 
-/* Returns the slots of tile n that position p sees, for one head; the caller sets q. */
+/* Returns the slots of tile n that row i of the sequence sees, for one head; the caller sets q. */
 REF_INLINE struct tile seen_tile(const struct attn_args *a, const struct seq_rows *seq, size_t head,
-                                 size_t p, size_t n)
+                                 size_t i, size_t n)
 {
-    const size_t start = n * KV_BLOCK_TOKENS, left = p + 1 - start, g = a->kv_of_head[head];
-    const size_t lo = kern_first_visible(p, a->window);
+    const size_t start = n * KV_BLOCK_TOKENS, g = a->kv_of_head[head];
+    const size_t left = kern_last_visible(a, seq, i) + 1 - start;
+    const size_t lo = kern_first_visible(seq->pos0 + i, a->window);
     return (struct tile){.keys = kern_kv_half(&a->kv, seq->blocks[n], 0, g),
                          .values = kern_kv_half(&a->kv, seq->blocks[n], 1, g),
                          .head_dim = a->kv.head_dim,
@@ -127,12 +128,12 @@ REF_INLINE void row(enum dtype t, const struct attn_args *a, const struct attn_s
                     size_t head, size_t i)
 {
     const struct seq_rows *seq = &a->seqs[s->seq];
-    const size_t p = kern_last_visible(a, seq, i);
-    const size_t first = kern_first_visible(p, a->window) / KV_BLOCK_TOKENS;
+    const size_t last = kern_last_visible(a, seq, i) / KV_BLOCK_TOKENS;
+    const size_t first = kern_first_visible(seq->pos0 + i, a->window) / KV_BLOCK_TOKENS;
     float *out = a->out + row_at(a, s, head, i);
     struct state total = {0};
-    for (size_t n = first; n <= p / KV_BLOCK_TOKENS; n++) {
-        struct tile tile = seen_tile(a, seq, head, p, n);
+    for (size_t n = first; n <= last; n++) {
+        struct tile tile = seen_tile(a, seq, head, i, n);
         tile.q = a->q + row_at(a, s, head, i);
         fold(t, &tile, n == first, &total, out);
     }
@@ -145,7 +146,7 @@ REF_INLINE void row_parts(enum dtype t, const struct attn_args *a, const struct 
 {
     const struct seq_rows *seq = &a->seqs[s->seq];
     for (size_t n = s->tile0; n < s->tile1; n++) {
-        struct tile tile = seen_tile(a, seq, head, seq->pos0 + s->row0, n);
+        struct tile tile = seen_tile(a, seq, head, s->row0, n);
         float *part = part_at(a, s, head, n);
         struct state state;
         tile.q = a->q + row_at(a, s, head, s->row0);

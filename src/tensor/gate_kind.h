@@ -4,10 +4,11 @@
 #define SHOAL_TENSOR_GATE_KIND_H
 
 enum gate_kind {
-    GATE_SWIGLU, /* silu(gate) * up */
-    GATE_GEGLU,  /* gelu(gate) * up, GELU in its tanh form */
-    GATE_RELU2,  /* max(gate, 0)^2; there is no up */
-    GATE_GELU,   /* gelu(gate), GELU in its exact form; there is no up */
+    GATE_SWIGLU,      /* silu(gate) * up */
+    GATE_GEGLU,       /* gelu(gate) * up, GELU in its tanh form */
+    GATE_RELU2,       /* max(gate, 0)^2; there is no up */
+    GATE_GELU,        /* gelu(gate), GELU in its exact form; there is no up */
+    GATE_GEGLU_EXACT, /* gelu(gate) * up, GELU in its exact form; not on a device */
 };
 
 #endif

@@ -16,6 +16,7 @@ struct problem {
     float *x;
     size_t n_rows, f;
     bool is_float;
+    enum gate_kind kind;
 };
 
 /* The outputs of a run. */
@@ -84,6 +85,7 @@ static struct result run(const struct problem *p, struct kern_table k, struct te
                                      .up = a[1],
                                      .n_rows = p->n_rows,
                                      .codes = &r.codes,
+                                     .kind = p->kind,
                                      .codes_alone = way == CODES_ALONE};
     if (way != THREE_OPS) {
         op_gated(&k, &gated);
@@ -95,6 +97,7 @@ static struct result run(const struct problem *p, struct kern_table k, struct te
                                         .stride = p->f,
                                         .n_rows = p->n_rows,
                                         .n = p->f,
+                                        .kind = p->kind,
                                         .y = r.y[0],
                                         .y_stride = p->f});
     op_quantize_rows(&k, r.y[0], p->f, p->n_rows, p->f, &r.codes);
@@ -131,6 +134,7 @@ static void one_op_has_the_bits_of_three(void)
         const struct quant_format f = formats[i % 4];
         struct problem p;
         problem_init(&p, &r, f, rows[i / 4 % 3], widths[i / 12]);
+        if (i % 5 == 0) p.kind = GATE_GEGLU_EXACT;
         const struct kern_table k = i % 2 == 0 ? table_best() : table_in_turn(i);
         for (size_t j = 0; j < 3; j++) {
             struct result three = run(&p, k, NULL, formats[j], THREE_OPS);

@@ -1,5 +1,7 @@
 /* Tests ops on rows: the reference against straightforward arithmetic in double, and all other
  * instruction sets against the reference, bit for bit, over all lengths and special values. */
+#include "kernels/elementary.h"
+#include "kernels/elementary_body.h"
 #include "util_kernels.h"
 
 #include <CUnit/CUnit.h>
@@ -146,6 +148,23 @@ static void gelu_is_its_equation(void)
     float ends[3] = {INFINITY, -INFINITY, NAN};
     ref.gelu(ends, 3);
     CU_ASSERT(ends[0] == INFINITY && ends[1] == 0 && isnan(ends[2]));
+}
+
+/* The gate is kept, or replaced. */
+static void exact_geglu_is_gelu_times_up(void)
+{
+    const struct kern_table k = table_best();
+    float gate[40], up[40], y[40], gelu[40];
+    for (int i = 0; i < 40; i++) {
+        gate[i] = gelu[i] = (float)(i - 20) * 0.3f;
+        up[i] = (float)(i % 7) - 2.5f;
+        CU_ASSERT_EQUAL(el_geluf(gate[i]), el_gelu_body(gate[i]));
+    }
+    k.gelu(gelu, 40);
+    kern_gate(&k, GATE_GEGLU_EXACT, gate, up, 40, y);
+    for (int i = 0; i < 40; i++) CU_ASSERT_EQUAL(y[i], gelu[i] * up[i]);
+    kern_gate(&k, GATE_GEGLU_EXACT, gate, up, 40, gate);
+    CU_ASSERT_EQUAL(memcmp(gate, y, sizeof y), 0);
 }
 
 static void run_swiglu_clamped(const struct kern_table *k, const struct arrays *a, int which)
@@ -316,6 +335,7 @@ void suite_rows(CU_pSuite suite)
     CU_add_test(suite, "GEGLU and softcap are their equations",
                 geglu_and_softcap_are_their_equations);
     CU_add_test(suite, "GELU is its equation", gelu_is_its_equation);
+    CU_add_test(suite, "exact GEGLU is GELU times up", exact_geglu_is_gelu_times_up);
     CU_add_test(suite, "xIELU and layer norm are their equations",
                 xielu_and_layernorm_are_their_equations);
     CU_add_test(suite, "rounding agrees over all floats", rounding_agrees_over_all_floats);
