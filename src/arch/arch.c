@@ -72,6 +72,7 @@ static struct status find_local_rope(struct arch_reading *r)
     if (!r->m.family->local_rope) return status_ok();
     r->m.local_rope = true;
     if (r->rope_parameters == NULL) {
+        if (r->m.family->modern) return status_ok(); /* both thetas have defaults */
         if (!js_number(js_get(r->root, "rope_theta"), &theta)) return no_theta(r);
         if (r->m.family->hybrid_kv) return status_ok(); /* arch_derive_hybrid has checked it */
         if (r->m.family->local_theta && r->local_theta == 0)
@@ -299,7 +300,8 @@ static struct status derive_layer_types(struct arch_reading *r)
         const char *type = js_string(js_at(r->layer_types, l), NULL);
         const bool slides = type != NULL && strcmp(type, word) == 0;
         const bool may = m->family->chunked || rule == WINDOW_UPPER || rule == WINDOW_EVEN ||
-                         rule == WINDOW_MOST || rule == WINDOW_INNER || m->family->window_listed;
+                         rule == WINDOW_MOST || rule == WINDOW_INNER || rule == WINDOW_AFTER ||
+                         m->family->window_listed;
         if ((!slides && (type == NULL || strcmp(type, "full_attention") != 0)) ||
             (slides && m->window == 0) || (!may && slides != m->layer_has_window[l])) {
             return status_make(STATUS_INPUT,
@@ -331,6 +333,8 @@ static bool rule_has_window(const struct arch_reading *r, uint32_t layer, uint32
         return layer > 0 && (layer + 1) % period != 0;
     case WINDOW_MOST:
         return (layer + 1) % period != 0;
+    case WINDOW_AFTER:
+        return layer % r->full_every != 0;
     }
     return false;
 }

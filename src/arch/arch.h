@@ -34,6 +34,7 @@ enum window_rule {
     WINDOW_EVEN,  /* layers 0, 2, 4, ... */
     WINDOW_INNER, /* as WINDOW_MOST, but layer 0 has none */
     WINDOW_MOST,  /* all but every n-th: n is "sliding_window_pattern", or else window_period */
+    WINDOW_AFTER, /* all but 0, n, 2n, ...: n is "global_attn_every_n_layers" */
 };
 
 /* A family: a row of arch_family.c. */
@@ -162,9 +163,14 @@ struct arch_family {
                            unless "position_embedding_type" is "rope" */
     bool mamba_blocks;  /* a layer has a mixer or an FFN, not both; "hybrid_override_pattern" may
                            list the layers; no RoPE; FFNs and experts are relu2 without a gate */
-    bool encoder; /* tokens also attend to later ones, and there is no head; layer norms follow
-                     the sums; embeddings of positions and types are added to those of
-                     tokens; all linears have biases, and FFNs are GELU without a gate */
+    bool encoder;       /* tokens also attend to later ones, and there is no head; with `bert` or
+                           `modern` */
+    bool bert;   /* layer norms follow the sums; embeddings of positions and types are added to
+                    those of tokens; all linears have biases, and FFNs are GELU without a gate */
+    bool modern; /* ModernBERT: layers as decoders have them, but for a norm of the embeddings
+                    in place of the first layer's; FFNs are GEGLU with exact GELU; a window,
+                    "local_attention" positions wide, has its row in the middle; "norm_bias":
+                    norms have biases */
     bool pad_positions; /* positions count from "pad_token_id" + 1; padding tokens are not counted
                            and have the position "pad_token_id" */
 };
@@ -248,12 +254,14 @@ struct arch {
     bool shortcut;           /* see struct arch_family */
     uint32_t shared_ffn;     /* F of all shared experts together; 0: none */
     uint32_t vocab, context; /* V; max_position_embeddings */
-    uint32_t window; /* sliding window, in positions, of layers that have one; 0: no layer has */
+    uint32_t window; /* sliding window, in positions, of layers that have one; 0: no layer has. In
+                        an encoder as many positions follow the row as stand before it */
     bool chunked;    /* the window is a chunk: it begins at the last multiple of `window` */
     bool layer_has_window[ARCH_LAYERS_MAX];
     bool l2_norm; /* see struct arch_family, also for weighs_inputs */
     struct arch_tuning tuning;
     bool weighs_inputs;
+    bool norm_bias; /* layer norms have biases; otherwise biases of 0 are added */
     float norm_eps;
     float latent_norm_eps; /* eps of the norms inside latent attention */
     float latent_scale;    /* multiplies the normed latent of keys and values; 0: nothing does */
@@ -279,7 +287,8 @@ struct arch {
     struct router_rule router;
     bool layer_is_moe[ARCH_LAYERS_MAX];
     bool encoder;                  /* see struct arch_family */
-    uint32_t n_positions, n_types; /* encoders: embeddings of positions and of types of tokens */
+    uint32_t n_positions, n_types; /* encoders: embeddings of positions and of types of tokens; 0:
+                                      there are none */
     int32_t pad_id;                /* encoders with pad_positions; -1: none */
     int32_t eos_ids[16];           /* ids in config.json; the lead adds others */
     uint32_t n_eos_ids;

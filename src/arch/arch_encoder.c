@@ -1,27 +1,48 @@
-/* Encoders: BERT (Devlin et al., 2019, arXiv 1810.04805) and the families that have its layers.
- * Called by arch.c.
+/* Encoders: BERT (Devlin et al., 2019, arXiv 1810.04805), the families that have its layers, and
+ * ModernBERT (Warner et al., 2024, arXiv 2412.13663). Called by arch.c.
  *
- * The published layer norms its sums, LN(h + f(h)). shoal's layers norm their inputs, so the
+ * BERT's published layer norms its sums, LN(h + f(h)). shoal's layers norm their inputs, so the
  * published norm after a sum is the norm of the next block's input here, and convert names it so
- * (published_encoder.c); the normed rows then also replace the residual stream (model/stage.c). */
+ * (published_encoder.c); the normed rows then also replace the residual stream (model/stage.c).
+ * ModernBERT norms its inputs as shoal does. Its first layer has no norm before attention, but the
+ * embeddings have one, whose rows are also the residual stream: that is the first layer's here. */
 #include "arch/arch_private.h"
 
 #include <string.h>
 
-bool arch_encoder_ignores(const char *key)
+/* Fields of any encoder. */
+static const char *const encoder_keys[] = {
+    /* of the training, or read by nothing */
+    "attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout",
+    "gradient_checkpointing", "output_past",
+    /* read by no published code, as are those that begin with pooler_ */
+    "rms_norm_eps", "directionality",
+    /* of the scores, which job_rank.c reads */
+    "sbert_ce_default_activation_function", "sentence_transformers"};
+/* Fields of ModernBERT. */
+static const char *const modern_keys[] = {
+    /* of the training, of the head of the training, or of other programs' kernels */
+    "embedding_dropout", "mlp_dropout", "initializer_cutoff_factor", "decoder_bias",
+    "sparse_prediction", "sparse_pred_ignore_index", "deterministic_flash_attn",
+    "reference_compile", "repad_logits_with_grad", "cls_token_id",
+    /* of BERT; published, and read by nothing */
+    "layer_norm_eps", "hidden_act", "position_embedding_type", "type_vocab_size",
+    /* of the scores, which job_rank.c reads */
+    "classifier_pooling", "classifier_bias", "classifier_activation"};
+
+static bool is_among(const char *key, const char *const *keys, size_t n)
 {
-    static const char *const keys[] = {
-        /* of the training, or read by nothing */
-        "attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout",
-        "gradient_checkpointing", "output_past",
-        /* read by no published code, as are those that begin with pooler_ */
-        "rms_norm_eps", "directionality",
-        /* of the scores, which job_rank.c reads */
-        "sbert_ce_default_activation_function", "sentence_transformers"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+    for (size_t i = 0; i < n; i++) {
         if (strcmp(key, keys[i]) == 0) return true;
     }
-    return strncmp(key, "pooler_", strlen("pooler_")) == 0;
+    return false;
+}
+
+bool arch_encoder_ignores(const struct arch_family *f, const char *key)
+{
+    return is_among(key, encoder_keys, sizeof encoder_keys / sizeof encoder_keys[0]) ||
+           (f->modern && is_among(key, modern_keys, sizeof modern_keys / sizeof modern_keys[0])) ||
+           strncmp(key, "pooler_", strlen("pooler_")) == 0;
 }
 
 /* Leaves out the positions up to that of padding, which no text has. */
@@ -38,9 +59,40 @@ static struct status leave_positions(struct arch_reading *r)
     return status_ok();
 }
 
+static struct status derive_bert(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    m->gate = GATE_GELU;
+    m->qkv_bias = m->o_bias = m->ffn_bias = true;
+    m->n_positions = m->context;
+    m->pad_id = -1;
+    if (m->family->pad_positions) TRY(leave_positions(r));
+    for (uint32_t l = 0; l < m->n_layers; l++) m->layer_is_unrotated[l] = true;
+    return status_ok();
+}
+
+/* Refuses fields by which transformers changes the window, or RoPE of both kinds of layers. */
+static struct status derive_modern(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    if (r->window > 0)
+        return status_make(STATUS_INPUT,
+                           "%s: sliding_window is not implemented for %s, whose window is "
+                           "local_attention",
+                           r->what, m->family->title);
+    if (!arch_field_is_off(r->rope_scaling))
+        return status_make(STATUS_INPUT, "%s: rope_scaling is not implemented for %s", r->what,
+                           m->family->title);
+    r->window = r->local_attention / 2 + 1;
+    m->gate = GATE_GEGLU_EXACT;
+    m->pad_id = -1;
+    return status_ok();
+}
+
 struct status arch_derive_encoder(struct arch_reading *r)
 {
     struct arch *m = &r->m;
+    m->norm_bias = m->family->layer_norms && (!m->family->modern || m->norm_bias);
     if (!m->family->encoder) return status_ok();
     if (m->n_kv_heads != m->n_heads || (uint64_t)m->query_dim * m->n_heads != m->width)
         return status_make(
@@ -50,11 +102,5 @@ struct status arch_derive_encoder(struct arch_reading *r)
             r->what, m->n_heads, m->query_dim, m->n_kv_heads, m->width, m->family->title);
     m->encoder = true;
     m->tied = true; /* a model without a head has no tensor for one */
-    m->gate = GATE_GELU;
-    m->qkv_bias = m->o_bias = m->ffn_bias = true;
-    m->n_positions = m->context;
-    m->pad_id = -1;
-    if (m->family->pad_positions) TRY(leave_positions(r));
-    for (uint32_t l = 0; l < m->n_layers; l++) m->layer_is_unrotated[l] = true;
-    return status_ok();
+    return m->family->modern ? derive_modern(r) : derive_bert(r);
 }

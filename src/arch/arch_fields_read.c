@@ -167,7 +167,7 @@ static struct status read_member(struct arch_reading *r, const char *key,
                                  const struct js_node *node)
 {
     const struct arch_field *f = field_of(key, r->m.family);
-    const bool is_ignored = r->m.family->encoder && arch_encoder_ignores(key);
+    const bool is_ignored = r->m.family->encoder && arch_encoder_ignores(r->m.family, key);
     if (js_type(node) == JS_NULL || key[0] == '_' || is_ignored) return status_ok();
     if (f == NULL && !arch_field_is_off(node)) {
         return status_make(STATUS_INPUT,

@@ -7,6 +7,9 @@
 #include "arch/arch.h"
 #include "base/json.h"
 
+/* ModernBERT's thetas of layers without and with a window, where config.json does not say. */
+enum { ARCH_GLOBAL_THETA = 160000, ARCH_LOCAL_THETA = 10000 };
+
 /* The description being read, and values needed only to derive it. An absent or null field leaves 0
  * or its row's default. */
 struct arch_reading {
@@ -32,7 +35,8 @@ struct arch_reading {
     uint32_t window_before;   /* positions of the window before the row's own; 0: absent */
     float norm_eps;           /* a second field for m.norm_eps; 0: absent */
     uint32_t chunk;           /* 0: absent, or null */
-    uint32_t full_every;      /* one layer in this many has attention; 0: absent */
+    uint32_t full_every;      /* one layer in this many has attention, or has it without a window;
+                                 0: absent */
     uint32_t unrotated_every; /* without no_rope_layers: one layer in this many has no RoPE */
     bool uses_window;
     bool attention_bias, attention_out_bias, qkv_bias, norm_topk_prob;
@@ -51,6 +55,7 @@ struct arch_reading {
     uint32_t n_predict;               /* published prediction layers; the first one is used */
     double unread;                    /* receives fields whose value is only checked */
     double local_theta;               /* theta of layers with a window; 0: absent */
+    uint32_t local_attention;         /* the width of ModernBERT's window */
     /* models with Mamba-2 layers */
     const struct js_node *block_types, *block_pattern; /* a list, a text with a letter per layer */
     const struct js_node *step_limit, *position_type;
@@ -102,7 +107,7 @@ struct status arch_check_hybrid(const struct arch_reading *r);
 struct status arch_derive_encoder(struct arch_reading *r);
 
 /* Local. True for a field of an encoder's config.json that changes nothing in a forward pass. */
-bool arch_encoder_ignores(const char *key);
+bool arch_encoder_ignores(const struct arch_family *f, const char *key);
 
 /* Local. For Llama-4: derives which layers see chunks and how q grows; marks the layers that have
  * experts. Errors: STATUS_INPUT. */

@@ -1,7 +1,7 @@
 /* Computes the size of heads, and rotary frequencies, plain or scaled. */
 #include "arch/arch_rope.h"
 
-#include "arch/arch.h"
+#include "arch/arch_private.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -70,6 +70,23 @@ static bool is_plain(const struct js_node *scaling, const char **rule)
     return *rule != NULL && strcmp(*rule, "default") == 0;
 }
 
+static const struct arch_family *family_of(const struct js_node *config)
+{
+    return arch_family_find(js_string(js_at(js_get(config, "architectures"), 0), NULL));
+}
+
+/* Reads theta from outside of rope_parameters. */
+static double theta_of(const struct js_node *config, bool is_local)
+{
+    const struct arch_family *family = family_of(config);
+    if (family != NULL && family->modern)
+        return number_or(config, is_local ? "local_rope_theta" : "global_rope_theta",
+                         is_local ? ARCH_LOCAL_THETA : ARCH_GLOBAL_THETA);
+    double theta = number_or(config, "rope_theta", 10000.0);
+    if (is_local) theta = number_or(config, "swa_rope_theta", theta);
+    return is_local ? number_or(config, "rope_local_base_freq", theta) : theta;
+}
+
 /* Reads the RoPE of layers without a window, or with one; in most families both are the same. */
 static struct rope rope_read(const struct js_node *config, bool is_local)
 {
@@ -84,10 +101,7 @@ static struct rope rope_read(const struct js_node *config, bool is_local)
     struct rope r = {.config = config};
     r.rotated = part != 1 ? floor(head_dim * part) : number_or(config, "rotary_dim", head_dim);
     r.rotated = number_or(config, "qk_rope_head_dim", r.rotated);
-    r.theta = number_or(config, "rope_theta", 10000.0);
-    if (is_local) r.theta = number_or(config, "swa_rope_theta", r.theta);
-    if (is_local) r.theta = number_or(config, "rope_local_base_freq", r.theta);
-    r.theta = number_or(parameters, "rope_theta", r.theta);
+    r.theta = number_or(parameters, "rope_theta", theta_of(config, is_local));
     if (!is_plain(parameters, &r.rule)) {
         r.scaling = parameters;
     } else if (!is_plain(scaling, &r.rule)) {
@@ -308,9 +322,8 @@ struct status arch_rope_make(const struct js_node *config, struct arch_rope *out
 
 struct status arch_rope_make_local(const struct js_node *config, struct arch_rope *out)
 {
-    const char *name = js_string(js_at(js_get(config, "architectures"), 0), NULL);
     const struct rope r = rope_read(config, true);
-    const struct arch_family *family = arch_family_find(name);
+    const struct arch_family *family = family_of(config);
     *out = (struct arch_rope){.attention_factor = 1, .softmax_factor = 1};
     return family != NULL && family->local_rope ? rope_make(&r, out) : status_ok();
 }

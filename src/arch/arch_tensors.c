@@ -420,8 +420,7 @@ static uint64_t dense_parts(const struct arch *m)
 
 uint64_t arch_final_parts(const struct arch *m)
 {
-    return PART_FINAL | (m->family->layer_norms ? PART_FINAL_BIAS : 0) |
-           (m->head_bias ? PART_HEAD_BIAS : 0);
+    return PART_FINAL | (m->norm_bias ? PART_FINAL_BIAS : 0) | (m->head_bias ? PART_HEAD_BIAS : 0);
 }
 
 uint64_t arch_layer_parts(const struct arch *m, uint32_t layer)
@@ -437,8 +436,8 @@ uint64_t arch_layer_parts(const struct arch *m, uint32_t layer)
                          (m->layer_is_moe[layer] && !m->shortcut ? 0 : dense_parts(m));
     if (m->layer_lacks_mixer[layer]) return PART_LONE_FFN | ffn;
     if (m->layer_lacks_ffn[layer]) return PART_LONE_MIXER | mixer;
-    return (layer >= m->n_layers ? PART_PREDICT : 0) | norms |
-           (f->layer_norms ? PART_NORM_BIAS : 0) | mixer | ffn;
+    return (layer >= m->n_layers ? PART_PREDICT : 0) | norms | (m->norm_bias ? PART_NORM_BIAS : 0) |
+           mixer | ffn;
 }
 
 /* Returns the number of elements of a tensor; for experts, one expert's times n_experts. */
@@ -459,7 +458,8 @@ static uint64_t all_elements(const struct arch *m, uint64_t parts)
 
 uint64_t arch_params(const struct arch *m)
 {
-    const uint64_t outer = PART_EMBED | (m->encoder ? PART_PLACES : 0) | arch_final_parts(m);
+    const uint64_t outer =
+        PART_EMBED | (m->n_positions > 0 ? PART_PLACES : 0) | arch_final_parts(m);
     uint64_t n = all_elements(m, outer | (m->tied ? 0 : PART_HEAD));
     for (uint32_t l = 0; l < m->n_layers; l++) n += all_elements(m, arch_layer_parts(m, l));
     return n;

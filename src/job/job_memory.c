@@ -113,6 +113,7 @@ struct status job_fit_layout(struct job *j, bool *fits)
     struct layout_budget budget = budget_of(j, bound_of(j));
     j->layout_model.keeps_windows =
         j->o->device.device != DEVICE_CPU || j->o->model.max_model_len <= j->model.window ||
+        j->model.encoder ||                  /* whose steps hold whole texts */
         j->o->tier.prefix_store.n_bytes > 0; /* stored blocks have all layers */
     TRY(weights_fit_layout(&fit, &j->layout_model, &budget, j->layout, j->order, fits));
     if (j->layout_model.streams_experts && j->model.n_predict > 0) {

@@ -66,17 +66,55 @@ static void transpose(float *w, size_t n)
     }
 }
 
+/* The settings of ModernBERT's head in config.json. */
+struct modern_head {
+    enum request_pool pool;
+    bool has_bias; /* the dense layer has one */
+};
+
+static struct status read_modern(const struct js_node *config, struct modern_head *out)
+{
+    const char *pooling = js_string(js_get(config, "classifier_pooling"), NULL);
+    const char *gate = js_string(js_get(config, "classifier_activation"), NULL);
+    *out = (struct modern_head){.pool = POOL_CLS};
+    (void)js_bool(js_get(config, "classifier_bias"), &out->has_bias);
+    if (pooling != NULL && strcmp(pooling, "mean") == 0)
+        out->pool = POOL_MEAN;
+    else if (pooling != NULL && strcmp(pooling, "cls") != 0)
+        return status_make(STATUS_INPUT,
+                           "config.json: classifier_pooling \"%.80s\" is not implemented", pooling);
+    if (gate == NULL || strcmp(gate, "gelu") == 0) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "config.json: classifier_activation \"%.80s\" is not implemented", gate);
+}
+
+/* Reads ModernBERT's layer norm behind the dense layer to norm [2 D], zeroed. */
+static struct status read_head_norm(struct job_embed *e, struct ckpt *c, const struct arch *m,
+                                    float *norm)
+{
+    TRY(read_floats(c, "score.norm.weight", m->width, norm));
+    if (m->norm_bias) TRY(read_floats(c, "score.norm.bias", m->width, norm + m->width));
+    e->rules.rank.norm = norm;
+    e->rules.rank.norm_bias = norm + m->width;
+    e->rules.rank.norm_eps = (double)m->norm_eps;
+    e->rules.rank.gelu = el_geluf;
+    return status_ok();
+}
+
 /* Reads the dense layer and the biases that an encoder's head has besides score.weight. */
-static struct status read_dense(struct job_embed *e, struct ckpt *c)
+static struct status read_dense(struct job_embed *e, struct ckpt *c, const struct arch *m,
+                                bool has_bias)
 {
     const size_t width = (size_t)e->rules.width;
     struct rank_rules *rank = &e->rules.rank;
     TRY(mem_alloc(&e->work, width, sizeof *e->work, "a head"));
-    TRY(mem_alloc(&e->dense, width * (width + 1) + rank->n_labels, sizeof *e->dense, "a head"));
-    float *dense_bias = e->dense + width * width, *bias = dense_bias + width;
+    TRY(mem_alloc(&e->dense, width * (width + 3) + rank->n_labels, sizeof *e->dense, "a head"));
+    float *dense_bias = e->dense + width * width, *norm = dense_bias + width;
+    float *bias = norm + 2 * width;
     TRY(read_floats(c, "score.dense.weight", width * width, e->dense));
     transpose(e->dense, width);
-    TRY(read_floats(c, "score.dense.bias", width, dense_bias));
+    if (has_bias) TRY(read_floats(c, "score.dense.bias", width, dense_bias));
+    if (m->family->modern) TRY(read_head_norm(e, c, m, norm));
     TRY(read_floats(c, "score.bias", rank->n_labels, bias));
     rank->dense = e->dense;
     rank->dense_bias = dense_bias;
@@ -86,30 +124,22 @@ static struct status read_dense(struct job_embed *e, struct ckpt *c)
 }
 
 /* Takes the activation that sentence-transformers writes into a config.json. */
-static struct status read_activation(struct rank_rules *rank, const struct ckpt *c)
+static struct status read_activation(struct rank_rules *rank, const struct js_node *root)
 {
     static const char key[] = "sbert_ce_default_activation_function";
-    size_t n;
-    struct js_doc *doc = NULL;
-    const char *text = ckpt_config_json(c, &n);
-    TRY(js_parse(text, n, "config.json", &doc));
-    const struct js_node *root = js_root(doc);
     const char *name = js_string(js_get(root, key), NULL), *end;
     if (name == NULL)
         name = js_string(js_get(js_get(root, "sentence_transformers"), "activation_fn"), NULL);
-    struct status st = status_ok();
-    if (name != NULL) {
-        end = strrchr(name, '.') != NULL ? strrchr(name, '.') + 1 : name;
-        if (strcmp(end, "Identity") == 0)
-            rank->activation = RANK_NONE;
-        else if (strcmp(end, "Sigmoid") == 0)
-            rank->activation = RANK_SIGMOID;
-        else
-            st = status_make(STATUS_INPUT,
-                             "config.json: the activation \"%.80s\" is not implemented", name);
-    }
-    js_destroy(&doc);
-    return st;
+    if (name == NULL) return status_ok();
+    end = strrchr(name, '.') != NULL ? strrchr(name, '.') + 1 : name;
+    if (strcmp(end, "Identity") == 0)
+        rank->activation = RANK_NONE;
+    else if (strcmp(end, "Sigmoid") == 0)
+        rank->activation = RANK_SIGMOID;
+    else
+        return status_make(STATUS_INPUT, "config.json: the activation \"%.80s\" is not implemented",
+                           name);
+    return status_ok();
 }
 
 /* Reads the head of an encoder for classes, and how its tokenizer joins pairs. */
@@ -117,12 +147,20 @@ static struct status read_encoder(struct job_embed *e, struct ckpt *c, const str
                                   const struct tokenizer *t)
 {
     struct rank_rules *rank = &e->rules.rank;
-    e->rules.pool = POOL_CLS;
+    struct modern_head head = {.pool = POOL_CLS, .has_bias = true};
+    struct js_doc *doc = NULL;
+    size_t n;
+    const char *config = ckpt_config_json(c, &n);
+    TRY(js_parse(config, n, ckpt_path(c), &doc));
+    struct status st = read_activation(rank, js_root(doc));
+    if (!status_failed(&st) && m->family->modern) st = read_modern(js_root(doc), &head);
+    js_destroy(&doc);
+    TRY(status_wrap(st, "%s", ckpt_path(c)));
+    e->rules.pool = head.pool;
     e->rules.is_whole = true;
     rank->joins = t != NULL && tokenizer_joins(t);
     rank->has_types = m->n_types > 1 && !m->family->pad_positions;
-    TRY(read_dense(e, c));
-    return status_wrap(read_activation(rank, c), "%s", ckpt_path(c));
+    return read_dense(e, c, m, head.has_bias);
 }
 
 /* Takes the rows of two tokens. Refuses a model whose head has a bias or caps its logits. */

@@ -271,16 +271,17 @@ static void add_rows(struct stage *s, const float *table, const int32_t *rows,
 /* The sums are made in the order in which transformers makes them. */
 void stage_embed_places(struct stage *s, const struct encoder_rows *rows, struct hidden *hidden)
 {
-    if (!s->o.model->encoder) return;
+    if (s->o.model->n_positions == 0) return;
     set_places(s, rows);
     add_rows(s, s->o.weights->types, s->final_rows, hidden);
     add_rows(s, s->o.weights->positions, s->positions, hidden);
 }
 
-void stage_keep_normed(struct stage *s, const struct part *p, const float *x)
+void stage_keep_normed(struct stage *s, const struct part *p, bool is_first, const float *x)
 {
+    const struct arch_family *f = s->o.model->family;
     const size_t d = s->o.model->width, first = p->own.begin * d;
-    if (!s->o.model->encoder) return;
+    if (!f->bert && !(f->modern && is_first)) return;
     op_place_rows(s->o.kern, &(struct place_args){.from = x + first,
                                                   .n_rows = range_count(p->own),
                                                   .width = d,

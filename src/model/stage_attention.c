@@ -304,7 +304,7 @@ void stage_attention(struct stage *s, const struct layer *layer, struct part *p)
     const size_t n_rows = p->hidden.n_rows;
     struct act_rows in = s->row_sum->norm(s, p, stage_norm(layer->attn_norm, layer->attn_norm_bias),
                                           first_mixer(s, layer, p));
-    stage_keep_normed(s, p, in.x);
+    stage_keep_normed(s, p, layer->index == 0, in.x);
     stage_show(s, TAP_ATTENTION, in.x, n_rows, s->o.model->width);
     stage_attend *const recur = s->o.model->delta.is_mamba ? stage_mamba : stage_delta;
     (layer->is_delta ? recur : s->attend)(s, layer, p, &in);

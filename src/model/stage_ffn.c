@@ -164,7 +164,7 @@ static struct act_rows normed_rows(struct stage *s, const struct layer *layer, c
     const struct packed *first = first_linear(s, layer, p);
     const struct act_rows in =
         s->row_sum->norm(s, p, stage_norm(layer->ffn_norm, layer->ffn_norm_bias), first);
-    stage_keep_normed(s, p, in.x);
+    stage_keep_normed(s, p, false, in.x);
     stage_show(s, TAP_FFN, in.x, p->hidden.n_rows, s->o.model->width);
     return in;
 }

@@ -349,9 +349,10 @@ void stage_free_kept(struct stage *s);
  * Errors: stage_settle's. */
 struct status stage_keep(struct stage *s, const struct layer *layer, size_t n_parts);
 
-/* stage.c. Local. In an encoder, the normed rows x [T, D] of a block replace the rows of h that
- * this rank holds: its residual stream is normed. In other models does nothing. */
-void stage_keep_normed(struct stage *s, const struct part *p, const float *x);
+/* stage.c. Local. In BERT, the normed rows x [T, D] of a block replace the rows of h that this rank
+ * holds: its residual stream is normed; in ModernBERT only those of the model's first block. In
+ * other models does nothing. */
+void stage_keep_normed(struct stage *s, const struct part *p, bool is_first, const float *x);
 
 /* stage_attention.c. Local. Fills s->attention and chooses s->attend. */
 void stage_describe_attention(struct stage *s);

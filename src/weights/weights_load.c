@@ -424,6 +424,21 @@ static struct status keep_frequencies(struct loading *ld, const struct arch *m, 
     return status_ok();
 }
 
+/* The norm kernels tell a layer norm from an RMSNorm by its bias, so layer norms without one get
+ * zeros. Plans leave these few bytes out. */
+static struct status make_zero_biases(struct loading *ld, const struct arch *m)
+{
+    struct weights *w = ld->w;
+    float *zeros;
+    if (!m->family->layer_norms || m->norm_bias) return status_ok();
+    TRY(keep_array(w, &zeros, m->width * sizeof *zeros));
+    mem_ops_fill(w->kern, zeros, 0, m->width * sizeof *zeros);
+    for (uint32_t i = 0; i < range_count(w->layers); i++)
+        w->stage_layers[i].attn_norm_bias = w->stage_layers[i].ffn_norm_bias = zeros;
+    w->final_norm_bias = zeros;
+    return status_ok();
+}
+
 static struct status weights_load_prepare(struct loading *ld, const struct arch *m,
                                           const struct layout *l)
 {
@@ -438,6 +453,7 @@ static struct status weights_load_prepare(struct loading *ld, const struct arch 
     if (m->kv_lora == 0)
         w->rope_factors.softmax = 1; /* YaRN's mscale_all_dim is of latents alone */
     TRY(weights_list(l, w->place, add_target, ld));
+    TRY(make_zero_biases(ld, m));
     for (uint32_t i = 0; m->gate == GATE_RELU2 && i < range_count(w->layers); i++)
         w->stage_layers[i].moe.up = w->stage_layers[i].moe.gate;
     fill_grids(ld, m);

@@ -4,7 +4,7 @@ chunk, lists and batch lines, a job that is killed, and wrong inputs.
 
 usage: embed.py SHOAL WORK_FOLDER golden|law|resume|errors|rank|vectors
 The models are those of tests/golden/embed (make_embed_goldens.py): one with the last token's
-vector, normalized, one with the mean, not normalized, and two encoders.
+vector, normalized, one with the mean, not normalized, and three encoders.
 """
 import ast
 import base64
@@ -18,9 +18,9 @@ from pathlib import Path
 from program import TESTS, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
 
 GOLDENS = TESTS / "golden" / "embed"
-MODELS = ["qwen3-embed", "mistral-embed", "bert-embed", "roberta-embed"]
+MODELS = ["qwen3-embed", "mistral-embed", "bert-embed", "roberta-embed", "modernbert-embed"]
 DECODERS = MODELS[:2]
-ENCODER, ENCODER_CONTEXT = "bert-embed", 160  # roberta-embed has as many positions
+ENCODER, ENCODER_CONTEXT = "bert-embed", 160  # roberta-embed has as many positions, modernbert-embed more
 COSINE = 0.99999
 # Flags, and ranks. With few KV blocks few texts run at a time.
 LAW = [((), 1), (("--chunk", 7, "--step-tokens", 64), 1), (("--max-batch", 1), 1),
@@ -177,7 +177,8 @@ class EmbedTest:
         self.check_preempted()
         for name in MODELS:
             for pooling in {"qwen3-embed": ("auto", "mean"), "mistral-embed": ("auto", "cls"),
-                            ENCODER: ("auto",), "roberta-embed": ("cls",)}[name]:
+                            ENCODER: ("auto",), "roberta-embed": ("cls",),
+                            "modernbert-embed": ("auto",)}[name]:
                 want = None
                 for flags, ranks in LAW if pooling == "auto" else LAW[:3]:
                     if name not in DECODERS:  # a step holds the longest text

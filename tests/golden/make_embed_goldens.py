@@ -10,7 +10,7 @@ Runs transformers alone (torch, f32 on the CPU), never shoal. Each model gets
                token, the row of the first one and the mean of all, not normalized
 and, without a NAME, rank.json: scores of the same weights as models for sequence classification, and as a reranker
 that is asked for yes or no, with its tokenizer rank_tokenizer.json. crossed.json: scores of the cross-encoders
-bert-rank and xlmr-rank.
+bert-rank, xlmr-rank and modernbert-rank.
 usage: make_embed_goldens.py [NAME...]
 """
 import json
@@ -44,7 +44,11 @@ MODELS = {  # config, pooling mode, whether a module normalizes, dtype
         vocab_size=VOCAB, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
         max_position_embeddings=164, type_vocab_size=1, pad_token_id=3, layer_norm_eps=1e-5),
                       "mean_tokens", True, torch.float16),
+    "modernbert-embed": (lambda: transformers.ModernBertConfig(
+        vocab_size=VOCAB + 2, hidden_size=48, intermediate_size=40, num_hidden_layers=4, num_attention_heads=4,
+        max_position_embeddings=512, local_attention=50, **MODERN_IDS), "mean_tokens", True, torch.float16),
 }
+MODERN_IDS = dict(pad_token_id=3, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2)
 
 
 RANK_SPECIAL = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]
@@ -78,6 +82,35 @@ def train_roberta():
         *((name, bpe.token_to_id(name)) for name in ("</s>", "<s>")), add_prefix_space=False)
     assert bpe.token_to_id("<pad>") == 3
     return bpe
+
+
+def train_modern():
+    """A byte-level BPE with what else ModernBERT's tokenizer has."""
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.normalizer = tokenizers.normalizers.NFC()
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = tokenizers.decoders.ByteLevel()
+    mask = tokenizers.AddedToken("[MASK]", lstrip=True, normalized=False, special=True)
+    bpe.train_from_iterator([TEXT], tokenizers.trainers.BpeTrainer(
+        vocab_size=VOCAB, show_progress=False, special_tokens=["[UNK]", "[CLS]", "[SEP]", "[PAD]", mask],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+    bpe.add_tokens([tokenizers.AddedToken(text, normalized=True) for text in ("|||IP_ADDRESS|||", "    ")])
+    bpe.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
+    assert bpe.get_vocab_size() == VOCAB + 2, bpe.get_vocab_size()
+    return bpe
+
+
+def publish_modern(hf):
+    """Writes the config of ModernBERT as its publisher did, which transformers reads and no longer writes."""
+    config = json.loads((hf / "config.json").read_text())
+    thetas = config.pop("rope_parameters")
+    assert config.pop("layer_types") == ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    config.update(global_attn_every_n_layers=3, global_rope_theta=thetas["full_attention"]["rope_theta"],
+                  local_rope_theta=thetas["sliding_attention"]["rope_theta"], layer_norm_eps=1e-5,
+                  position_embedding_type="absolute", reference_compile=False, model_type="modernbert")
+    (hf / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    return transformers.AutoModel.from_pretrained(hf, attn_implementation="eager", dtype=torch.float32).eval()
 
 
 def train_wordpiece():
@@ -137,9 +170,12 @@ def write_model(name):
     model.set_attn_implementation("eager")
     with torch.no_grad():
         fill(model, 5, dtype)
-        train = {"bert-embed": train_wordpiece, "roberta-embed": train_roberta}.get(name, train_tokenizer)
+        train = {"bert-embed": train_wordpiece, "roberta-embed": train_roberta,
+                 "modernbert-embed": train_modern}.get(name, train_tokenizer)
         tokenizer = train()
-        texts = (TEXTS if name != "roberta-embed" else TEXTS[:4] + [TEXT, "a <pad> fish"]) + [PROMPTS["query"] + TEXTS[0]]
+        texts = {"roberta-embed": TEXTS[:4] + [TEXT, "a <pad> fish"],
+                 "modernbert-embed": TEXTS + ["e\u0301 |||IP_ADDRESS|||    on  a [MASK]."]}.get(name, TEXTS)
+        texts = texts + [PROMPTS["query"] + TEXTS[0]]
         golden = dict(torch=torch.__version__, transformers=transformers.__version__,
                       pooling=pooling, normalizes=normalizes,
                       texts=[hidden_states(model, tokenizer, text) for text in texts])
@@ -148,6 +184,10 @@ def write_model(name):
     model.config.save_pretrained(hf)
     save_file({k: v.to(dtype) for k, v in model.state_dict().items()}, hf / "model.safetensors",
               metadata={"format": "pt"})
+    if name == "modernbert-embed":
+        with torch.no_grad():
+            again = publish_modern(hf)
+            assert hidden_states(again, tokenizer, texts[4]) == golden["texts"][4]
     tokenizer.save(str(hf / "tokenizer.json"), pretty=False)
     write_sentence_files(hf, pooling, normalizes, model.config.hidden_size)
     text = json.dumps(golden, ensure_ascii=False)
@@ -209,7 +249,7 @@ def crossed(name, config, vocabulary, seed):
 
     def logits(*texts):
         found = tokenizer.encode(*texts)
-        types = {"token_type_ids": torch.tensor([found.type_ids])} if config.type_vocab_size > 1 else {}
+        types = {"token_type_ids": torch.tensor([found.type_ids])} if getattr(config, "type_vocab_size", 1) > 1 else {}
         return dict(tokens=len(found.ids), logits=model(torch.tensor([found.ids]), **types).logits[0].tolist())
     documents = TEXTS[:4] + [TEXT]
     return dict(name=name, vocabulary=vocabulary, query=QUERY, documents=documents, text=logits(TEXT),
@@ -225,7 +265,13 @@ def write_crossed():
                           "embed/bert-embed/hf/tokenizer.json", 7),
                   crossed("xlmr-rank", transformers.XLMRobertaConfig(
                       vocab_size=len(words) + 1, type_vocab_size=1, num_labels=3, pad_token_id=1, **sizes),
-                          "tokenizer/xlmr.json", 8)]
+                          "tokenizer/xlmr.json", 8),
+                  crossed("modernbert-rank", transformers.ModernBertConfig(
+                      vocab_size=VOCAB + 2, num_labels=2, hidden_size=32, intermediate_size=24, num_hidden_layers=3,
+                      num_attention_heads=2, max_position_embeddings=256, local_attention=33, norm_bias=True,
+                      attention_bias=True, mlp_bias=True, classifier_bias=True, classifier_pooling="mean",
+                      norm_eps=1e-4, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                      **MODERN_IDS), "embed/modernbert-embed/hf/tokenizer.json", 9)]
     (HERE / "embed" / "crossed.json").write_text(json.dumps(golden, ensure_ascii=False).replace("}, {", "},\n {") + "\n")
 
 

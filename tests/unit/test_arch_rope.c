@@ -77,6 +77,33 @@ static void local_ones_are_plain(void)
     js_destroy(&doc);
 }
 
+/* Checks theta of ModernBERT's layers without a window, and with one. */
+static void check_modern(const char *fields, double global, double local)
+{
+    char json[256];
+    struct js_doc *doc = NULL;
+    snprintf(json, sizeof json, "{\"architectures\":[\"ModernBertModel\"],\"head_dim\":64%s}",
+             fields);
+    CU_ASSERT_EQUAL(count_of(json), 32);
+    CU_ASSERT_EQUAL(found.inv_freq[31], (float)pow(global, -62.0 / 64.0));
+    mem_free(&found.inv_freq);
+    js_parse(json, strlen(json), "test", &doc);
+    CU_ASSERT_EQUAL(arch_rope_make_local(js_root(doc), &found).code, STATUS_OK);
+    CU_ASSERT_EQUAL(found.inv_freq[31], (float)pow(local, -62.0 / 64.0));
+    mem_free(&found.inv_freq);
+    js_destroy(&doc);
+}
+
+static void modern_bert_has_two_thetas(void)
+{
+    check_modern("", 160000, 10000);
+    check_modern(",\"global_rope_theta\":3e4,\"local_rope_theta\":2e4", 3e4, 2e4);
+    check_modern(",\"rope_theta\":5e4", 160000, 10000);
+    check_modern(",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":7e4},"
+                 "\"sliding_attention\":{\"rope_theta\":6e4}}",
+                 7e4, 6e4);
+}
+
 /* Expects an error whose message contains `word`. */
 static void refuse(const char *scaling, const char *word)
 {
@@ -329,6 +356,7 @@ void suite_arch_rope(CU_pSuite suite)
 {
     CU_add_test(suite, "plain ones are rounded once", plain_ones_are_rounded_once);
     CU_add_test(suite, "those of layers with a window are plain", local_ones_are_plain);
+    CU_add_test(suite, "ModernBERT has two thetas", modern_bert_has_two_thetas);
     CU_add_test(suite, "what is not known has none", what_is_not_known_has_none);
     CU_add_test(suite, "senseless parameters are refused by name",
                 senseless_parameters_are_refused_by_name);

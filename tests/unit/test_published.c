@@ -77,9 +77,34 @@ static void names_of_an_encoder(void)
     published_encoder_name(&m, "roberta.pooler.dense.weight", name, sizeof name);
     CU_ASSERT_STRING_EQUAL(name, "pooler.dense.weight");
     CU_ASSERT(published_encoder_is_unread("pooler.dense.weight", true));
+    CU_ASSERT(published_encoder_is_unread("decoder.bias", true));
     CU_ASSERT(published_encoder_is_unread("score.dense.weight", false));
     CU_ASSERT(!published_encoder_is_unread("score.dense.weight", true));
     CU_ASSERT(!published_encoder_is_unread("model.norm.bias", false));
+}
+
+static void names_of_modern_bert(void)
+{
+    static const struct arch_family modern = {.encoder = true, .modern = true};
+    const struct arch m = {.family = &modern, .n_layers = 3};
+    static const char *const names[][2] = {
+        {"embeddings.tok_embeddings.weight", "model.embed_tokens.weight"},
+        {"model.embeddings.norm.weight", "model.layers.0.input_layernorm.weight"},
+        {"layers.2.attn_norm.bias", "model.layers.2.input_layernorm.bias"},
+        {"model.layers.0.attn.q_proj.weight", "model.layers.0.self_attn.q_proj.weight"},
+        {"layers.11.attn.Wo.bias", "model.layers.11.self_attn.o_proj.bias"},
+        {"layers.0.mlp_norm.weight", "model.layers.0.post_attention_layernorm.weight"},
+        {"layers.1.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight"},
+        {"layers.1.mlp.Wo.weight", "model.layers.1.mlp.down_proj.weight"},
+        {"model.final_norm.weight", "model.norm.weight"},
+        {"head.dense.weight", "score.dense.weight"},
+        {"classifier.bias", "score.bias"},
+        {"layers.x.mlp.Wo.weight", "layers.x.mlp.Wo.weight"}};
+    char name[CKPT_NAME_MAX];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        published_encoder_name(&m, names[i][0], name, sizeof name);
+        CU_ASSERT_STRING_EQUAL(name, names[i][1]);
+    }
 }
 
 static void names_of_a_multimodal_checkpoint(void)
@@ -240,6 +265,7 @@ void suite_published(CU_pSuite suite)
                 a_text_model_gets_a_config_of_its_own);
     CU_add_test(suite, "names of a multimodal checkpoint", names_of_a_multimodal_checkpoint);
     CU_add_test(suite, "names of an encoder", names_of_an_encoder);
+    CU_add_test(suite, "names of ModernBERT", names_of_modern_bert);
     CU_add_test(suite, "rows of a fused linear", rows_of_a_fused_linear);
     CU_add_test(suite, "pairs and norms", pairs_and_norms);
     CU_add_test(suite, "layers in pairs", layers_in_pairs);

@@ -157,6 +157,7 @@ static void a_plan_counts_what_a_rank_loads(void)
     check_models(TEST_DATA_DIR "/golden/models/*/hf/config.json", seen);
     check_models(TEST_DATA_DIR "/golden/embed/*berta-embed/hf/config.json", seen);
     check_models(TEST_DATA_DIR "/golden/embed/bert-embed/hf/config.json", seen);
+    check_models(TEST_DATA_DIR "/golden/embed/modernbert-embed/hf/config.json", seen);
     check_xlm_roberta(seen);
     for (size_t i = 0; arch_family_at(i) != NULL; i++) CU_ASSERT(seen[i]);
 }

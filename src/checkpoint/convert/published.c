@@ -107,6 +107,15 @@ static const struct published_form apertus[] = {
     {".feedforward_layernorm.weight", {".post_attention_layernorm.weight"}, ROWS_ALL},
     {0}};
 
+static const struct published_form modern_bert[] = {
+    {"attn.Wqkv.weight",
+     {"attn.q_proj.weight", "attn.k_proj.weight", "attn.v_proj.weight"},
+     ROWS_QKV},
+    {"attn.Wqkv.bias", {"attn.q_proj.bias", "attn.k_proj.bias", "attn.v_proj.bias"}, ROWS_QKV},
+    {"mlp.Wi.weight", {"mlp.gate_proj.weight", "mlp.up_proj.weight"}, ROWS_HALVES},
+    {"mlp.Wi.bias", {"mlp.gate_proj.bias", "mlp.up_proj.bias"}, ROWS_HALVES},
+    {0}};
+
 static const struct published_form llama4[] = {
     {"feed_forward.gate_proj.weight", {"mlp.gate_proj.weight"}, ROWS_ALL},
     {"feed_forward.up_proj.weight", {"mlp.up_proj.weight"}, ROWS_ALL},
@@ -135,6 +144,7 @@ static const struct published_family families[] = {
     {.architecture = "BertModel", .is_encoder = true},
     {.architecture = "RobertaModel", .is_encoder = true},
     {.architecture = "XLMRobertaModel", .is_encoder = true},
+    {.architecture = "ModernBertModel", .is_encoder = true, .forms = modern_bert},
 };
 
 struct published {

@@ -1,5 +1,5 @@
-/* The names of an encoder's tensors. The published norm after a sum is the norm of the next block's
- * input here (arch/arch_encoder.c):
+/* The names of an encoder's tensors. BERT's published norm after a sum is the norm of the next
+ * block's input here (arch/arch_encoder.c):
  *
  *   embeddings.LayerNorm                  the input norm of layer 0
  *   encoder.layer.N.attention.output.LayerNorm    of layer N's FFN
@@ -35,6 +35,21 @@ static const struct renamed inside[] = {
     {"intermediate.dense.", "mlp.up_proj."},
     {"output.dense.", "mlp.down_proj."},
     {NULL, NULL}};
+/* ModernBERT's, after published.c has split the fused tensors. */
+static const struct renamed modern_outside[] = {
+    {"embeddings.tok_embeddings.", "model.embed_tokens."},
+    {"embeddings.norm.", "model.layers.0.input_layernorm."},
+    {"final_norm.", "model.norm."},
+    {"head.", "score."}, /* of classes, or of the training */
+    {"classifier.", "score."},
+    {NULL, NULL}};
+static const struct renamed modern_inside[] = {{"attn_norm.", "input_layernorm."},
+                                               {"attn.Wo.", "self_attn.o_proj."},
+                                               {"attn.", "self_attn."},
+                                               {"mlp_norm.", "post_attention_layernorm."},
+                                               {"mlp.Wo.", "mlp.down_proj."},
+                                               {"mlp.", "mlp."},
+                                               {NULL, NULL}};
 
 /* Removes a prefix; false: the text does not begin with it. */
 static bool skip(const char **text, const char *prefix)
@@ -72,22 +87,50 @@ static void name_norm(char *name, size_t n)
     }
 }
 
+/* Writes "model.layers.N." to before[n], and sets *name behind the layer's number N. False: *name
+ * does not begin with `start` and a number. */
+static bool take_layer(const char **name, const char *start, char *before, size_t n,
+                       unsigned long *layer)
+{
+    char *rest;
+    if (!skip(name, start)) return false;
+    *layer = strtoul(*name, &rest, 10);
+    *name = rest;
+    snprintf(before, n, "model.layers.%lu.", *layer);
+    return *layer < ARCH_LAYERS_MAX && skip(name, ".");
+}
+
+static void name_modern(const char *name, char *out, size_t n)
+{
+    char before[64];
+    unsigned long layer;
+    (void)skip(&name, "model.");
+    snprintf(out, n, "%s", name);
+    if (replace_beginning(modern_outside, "", name, out, n)) return;
+    const char *in_layer = name;
+    if (take_layer(&in_layer, "layers.", before, sizeof before, &layer))
+        replace_beginning(modern_inside, before, in_layer, out, n);
+}
+
 void published_encoder_name(const struct arch *m, const char *name, char *out, size_t n)
 {
-    char before[64], *rest;
+    char before[64];
+    unsigned long layer;
+    if (m->family->modern) {
+        name_modern(name, out, n);
+        return;
+    }
     if (!skip(&name, "bert.")) (void)skip(&name, "roberta.");
     const char *in_layer = name;
     snprintf(out, n, "%s", name);
     if (!m->family->pad_positions && replace_beginning(pooler, "", name, out, n)) return;
-    if (replace_beginning(outside, "", name, out, n) || !skip(&in_layer, "encoder.layer.")) {
+    if (replace_beginning(outside, "", name, out, n) ||
+        !take_layer(&in_layer, "encoder.layer.", before, sizeof before, &layer)) {
         name_norm(out, n);
         return;
     }
-    const unsigned long layer = strtoul(in_layer, &rest, 10);
-    if (layer >= ARCH_LAYERS_MAX || !skip((const char **)&rest, ".")) return;
-    snprintf(before, sizeof before, "model.layers.%lu.", layer);
-    if (!replace_beginning(inside, before, rest, out, n)) {
-        const char *end = rest;
+    if (!replace_beginning(inside, before, in_layer, out, n)) {
+        const char *end = in_layer;
         if (!skip(&end, "output.LayerNorm.")) return;
         snprintf(before, sizeof before, "model.layers.%lu.input_layernorm.", layer + 1);
         const bool is_last = layer + 1 == m->n_layers;
@@ -98,7 +141,7 @@ void published_encoder_name(const struct arch *m, const char *name, char *out, s
 
 bool published_encoder_is_unread(const char *name, bool has_classes)
 {
-    static const char *const starts[] = {"pooler.", "cls.", "lm_head."};
+    static const char *const starts[] = {"pooler.", "cls.", "lm_head.", "decoder."};
     if (!has_classes && skip(&name, "score.")) return true;
     for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
         if (skip(&name, starts[i])) return true;

@@ -91,7 +91,7 @@ uint64_t weights_outer_parts(const struct layout *l, struct layout_place place)
     const bool embeds = first || (last && l->model.arch->n_predict > 0);
     uint64_t final = arch_final_parts(l->model.arch) | head;
     if (l->model.arch->headless) final &= ~(uint64_t)(PART_HEAD | PART_HEAD_TIED | PART_HEAD_BIAS);
-    const uint64_t places = first && l->model.arch->encoder ? PART_PLACES : 0;
+    const uint64_t places = first && l->model.arch->n_positions > 0 ? PART_PLACES : 0;
     return (embeds ? PART_EMBED : 0) | places | (last ? final : 0);
 }
 

@@ -269,11 +269,28 @@ static void activate_scores(const struct rank_rules *rank, float *scores, size_t
     for (size_t i = 0; i < n; i++) scores[i] /= sum;
 }
 
-/* rank->work [D] = tanh of the dense layer's outputs for the pooled row. The outputs' sums grow
- * side by side, so that an addition need not wait for the one before it in its own sum. */
+/* Applies the layer norm of rank to rank->work [D]. */
+static void norm_work(const struct rank_rules *rank, size_t width)
+{
+    double mean = 0, squares = 0;
+    for (size_t k = 0; k < width; k++) mean += rank->work[k];
+    mean /= (double)width;
+    for (size_t k = 0; k < width; k++) {
+        rank->work[k] -= mean;
+        squares += rank->work[k] * rank->work[k];
+    }
+    const double scale = 1 / sqrt(squares / (double)width + rank->norm_eps);
+    for (size_t k = 0; k < width; k++)
+        rank->work[k] = rank->work[k] * scale * (double)rank->norm[k] + (double)rank->norm_bias[k];
+}
+
+/* rank->work [D] = the dense layer's outputs for the pooled row, through tanh, or through GELU and
+ * a layer norm. The outputs' sums grow side by side, so that an addition need not wait for the one
+ * before it in its own sum. */
 static void read_row(const struct request *r, const struct rank_rules *rank, size_t width)
 {
-    const double unit = 1.0 / (double)(1 << PLAN_POOL_BITS);
+    const double n_rows = r->ask->pool == POOL_MEAN ? (double)r->n_prompt : 1;
+    const double unit = 1.0 / ((double)(1 << PLAN_POOL_BITS) * n_rows);
     for (size_t k = 0; k < width; k++) rank->work[k] = 0;
     for (size_t i = 0; i < width; i++) {
         const float *weights = rank->dense + i * width;
@@ -282,9 +299,14 @@ static void read_row(const struct request *r, const struct rank_rules *rank, siz
     }
     for (size_t k = 0; k < width; k++) {
         const double x = rank->work[k] * unit + (double)rank->dense_bias[k];
+        if (rank->norm != NULL) {
+            rank->work[k] = (double)rank->gelu((float)x);
+            continue;
+        }
         const double e = (double)rank->exponential((float)(-2 * fabs(x)));
         rank->work[k] = copysign((1 - e) / (1 + e), x);
     }
+    if (rank->norm != NULL) norm_work(rank, width);
 }
 
 /* The scores of an encoder's head: out [n_labels]. */
