@@ -186,6 +186,8 @@ struct delta_shape {
     uint32_t n_taps;             /* rows that the convolution reads, at most DELTA_TAPS_MAX */
     float norm_eps;
     bool by_channel; /* a value head has a decay for each of key_dim channels, not one */
+    bool is_bounded; /* of a decay by channel, which then is at least exp(least_log) */
+    float least_log; /* at most 0 */
 };
 enum { DELTA_TAPS_MAX = 16, DELTA_TILE = 64 };
 
@@ -227,7 +229,8 @@ struct delta_states {
  *   softplus(x) = x > 20 ? x : (float)log(1 + (double)exp(x))
  *   o = delta_rule;  out_i = swiglu(gate z_i, rmsnorm(o of a value head, norm)_i)
  * With by_channel, a and step_bias have key_dim values for each value head. They give it key_dim
- * decays, all with its decay_log; and out_i = rmsnorm(o, norm)_i * sigmoid(z_i).
+ * decays, all with its decay_log; and out_i = rmsnorm(o, norm)_i * sigmoid(z_i). If the decays are
+ * bounded, decay = exp(least_log * (1 / (1 + exp(-(exp(decay_log) * (a + step_bias)))))).
  * Before the call, a sequence's slot holds its states after its earlier rows; afterwards, after its
  * last row. */
 struct delta_args {

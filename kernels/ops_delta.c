@@ -78,6 +78,12 @@ static void make_unit(const struct kern_table *k, float *x, size_t n, float scal
     for (size_t i = 0; i < n; i++) x[i] = (x[i] * r) * scale;
 }
 
+static float decay_of(const struct delta_shape *s, float rate, float x)
+{
+    if (!s->is_bounded) return el_expf(-(rate * el_softplusf(x)));
+    return el_expf(s->least_log * (1.0f / (1.0f + el_expf(-(rate * x)))));
+}
+
 static void find_gates(const struct delta_args *a, size_t row, size_t head)
 {
     const size_t n = a->shape.by_channel ? a->shape.key_dim : 1, per_key = a->shape.per_key;
@@ -89,8 +95,8 @@ static void find_gates(const struct delta_args *a, size_t row, size_t head)
         const size_t v = head * per_key + i;
         const float rate = el_expf(a->decay_log[v]);
         for (size_t j = 0; j < n; j++) {
-            const float step = el_softplusf(raw_a[i * n + j] + a->step_bias[v * n + j]);
-            decays[v * n + j] = el_expf(-(rate * step));
+            const float x = raw_a[i * n + j] + a->step_bias[v * n + j];
+            decays[v * n + j] = decay_of(&a->shape, rate, x);
         }
         betas[v] = 1.0f / (1.0f + el_expf(-raw_b[i]));
     }

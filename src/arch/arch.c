@@ -146,6 +146,7 @@ static struct status derive_rope(struct arch_reading *r)
                            "%s: partial_rotary_factor: expected above 0 to 1, found %g", r->what,
                            part);
     }
+    if (m->family->ling) return status_ok();  /* arch_derive_ling has checks for it */
     if (m->family->mla && m->family->grows) { /* a part of all elements of a head of q */
         if ((uint32_t)((r->query_own + m->rotary) * part) == m->rotary) return status_ok();
         return status_make(STATUS_INPUT,
@@ -289,6 +290,7 @@ static struct status derive_layer_types(struct arch_reading *r)
     const char *word = m->family->chunked ? "chunked_attention" : "sliding_attention";
     if (m->family->delta) return arch_derive_delta(r);
     if (m->family->delta_by_channel) return arch_derive_kimi(r);
+    if (m->family->ling) return arch_derive_ling(r);
     if (m->family->mamba) return arch_derive_mamba(r);
     if (m->family->indexed) return arch_derive_index(r);
     if (r->layer_types == NULL) return status_ok();

@@ -134,7 +134,11 @@ struct arch_family {
     bool delta_apart;      /* the delta rule's projections are separate tensors */
     bool delta_by_channel; /* some layers have a delta rule with a decay for each channel, by
                               "linear_attn_config" or "layer_types"; no layer has RoPE */
-    bool states_topk;      /* "norm_topk_prob" must be given, because defaults differ */
+    /* Ling 3: the same rule by "layer_types" or "layer_group_size", with one linear for all decays
+     * and one for all gates; its decays have a bound if "kda_safe_gate" is true. Latent attention
+     * with RoPE; each of its heads has a gate, which multiplies its output */
+    bool ling;
+    bool states_topk; /* "norm_topk_prob" must be given, because defaults differ */
     bool gated_heads; /* q_proj gives a gate after each head: attention's output is multiplied by
                          its sigmoid */
     bool chunked;     /* rotated layers see only the positions of their chunk:
@@ -185,7 +189,11 @@ struct arch_delta {
     bool is_mamba;               /* the layers are Mamba-2 */
     bool by_channel; /* delta rule: a decay for each channel of a key; key_dim is value_dim, and
                         there are as many key as value heads */
-    bool conv_bias;  /* Mamba-2: the convolution has a bias */
+    /* by_channel: decays are exp(least_log * sigmoid(...)), least_log <= 0; otherwise a softplus
+     * gives them, which has no bound */
+    bool is_bounded;
+    float least_log;
+    bool conv_bias;              /* Mamba-2: the convolution has a bias */
     float step_least, step_most; /* Mamba-2: bounds of the step */
 };
 
@@ -278,8 +286,9 @@ struct arch {
     struct arch_delta delta;
     bool layer_is_delta[ARCH_LAYERS_MAX]; /* recurrent, of either kind */
     bool layer_lacks_mixer[ARCH_LAYERS_MAX], layer_lacks_ffn[ARCH_LAYERS_MAX];
-    bool lone_shared; /* the FFN of dense layers has the shared experts' names */
-    bool gated_heads; /* see struct arch_family */
+    bool lone_shared;  /* the FFN of dense layers has the shared experts' names */
+    bool gated_heads;  /* see struct arch_family */
+    bool latent_gates; /* latent attention: each head's output is multiplied by a sigmoid */
     struct arch_scales scale;
     struct arch_swiglu swiglu;
     enum gate_kind gate;

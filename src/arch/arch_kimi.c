@@ -1,5 +1,6 @@
-/* Reads Kimi-Linear's config: marks the layers that have a delta rule with a decay for each
- * channel, sets the rule's sizes, and refuses fields that shoal cannot run. Called by arch.c. */
+/* Reads the configs of Kimi-Linear and Ling 3: marks the layers that have a delta rule with a decay
+ * for each channel, sets the rule's sizes, and refuses fields that shoal cannot run. Called by
+ * arch.c. */
 #include "arch/arch_private.h"
 
 #include <string.h>
@@ -10,21 +11,46 @@ static struct status expected(const struct arch_reading *r, const char *key, con
                        r->m.family->title);
 }
 
-/* Refuses the first name of each pair. transformers takes it for another name of the second field;
- * programs differ in which of the two they read. */
-static struct status check_names(const struct arch_reading *r)
+static bool is_given(const struct arch_reading *r, const char *key)
 {
-    static const char *const names[][2] = {{"max_position_embeddings", "model_max_length"},
-                                           {"norm_topk_prob", "moe_renormalize"},
-                                           {"n_group", "num_expert_group"},
-                                           {"num_local_experts", "num_experts"},
-                                           {"n_routed_experts", "num_experts"},
-                                           {"num_experts_per_tok", "num_experts_per_token"},
-                                           {"n_shared_experts", "num_shared_experts"}};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (js_type(js_get(r->root, names[i][0])) == JS_NULL) continue;
+    return js_type(js_get(r->root, key)) != JS_NULL;
+}
+
+/* Two names that transformers takes for one field; programs differ in which they read. The first
+ * is that of most families. */
+struct names {
+    const char *usual, *own;
+};
+
+static const struct names either[] = {{"max_position_embeddings", "model_max_length"},
+                                      {"norm_topk_prob", "moe_renormalize"},
+                                      {"n_group", "num_expert_group"},
+                                      {"num_experts_per_tok", "num_experts_per_token"}};
+static const struct names only_own[] = {{"num_local_experts", "num_experts"},
+                                        {"n_routed_experts", "num_experts"},
+                                        {"n_shared_experts", "num_shared_experts"}};
+enum { N_EITHER = sizeof either / sizeof either[0], N_OWN = sizeof only_own / sizeof only_own[0] };
+
+/* Refuses the usual names. */
+static struct status check_names(const struct arch_reading *r, const struct names *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!is_given(r, names[i].usual)) continue;
         return status_make(STATUS_INPUT, "%s: field \"%s\": expected the name \"%s\" for %s",
-                           r->what, names[i][0], names[i][1], r->m.family->title);
+                           r->what, names[i].usual, names[i].own, r->m.family->title);
+    }
+    return status_ok();
+}
+
+/* Refuses a field with both names, or with none. */
+static struct status check_either(const struct arch_reading *r)
+{
+    for (size_t i = 0; i < N_EITHER; i++) {
+        const bool has_usual = is_given(r, either[i].usual), has_own = is_given(r, either[i].own);
+        if (has_usual != has_own) continue;
+        return status_make(STATUS_INPUT,
+                           "%s: fields \"%s\", \"%s\": expected one of them, found %s", r->what,
+                           either[i].usual, either[i].own, has_own ? "both" : "none");
     }
     return status_ok();
 }
@@ -33,8 +59,6 @@ static struct status check_unread(const struct arch_reading *r)
 {
     int64_t n_kv;
     if (r->m.tied) return expected(r, "tie_word_embeddings", "false");
-    if (r->rope_scaling != NULL || r->rope_parameters != NULL)
-        return expected(r, "rope_scaling, rope_parameters", "none, because there is no RoPE,");
     if (js_int(js_get(r->root, "num_key_value_heads"), &n_kv) && n_kv != r->m.n_heads)
         return expected(r, "num_key_value_heads", "num_attention_heads, or none");
     return status_ok();
@@ -142,13 +166,23 @@ static struct status take_types(struct arch_reading *r, bool has_lists)
     return status_ok();
 }
 
+static struct status check_kinds(const struct arch_reading *r, const char *key)
+{
+    const uint32_t n_delta = arch_delta_layers(&r->m, 0, r->m.n_layers);
+    if (n_delta > 0 && n_delta < r->m.n_layers) return status_ok();
+    return expected(r, key, "layers of both kinds");
+}
+
 struct status arch_derive_kimi(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     const bool has_lists = js_type(js_get(r->linear_config, "full_attn_layers")) != JS_NULL ||
                            js_type(js_get(r->linear_config, "kda_layers")) != JS_NULL;
-    TRY(check_names(r));
+    TRY(check_names(r, either, N_EITHER));
+    TRY(check_names(r, only_own, N_OWN));
     TRY(check_unread(r));
+    if (r->rope_scaling != NULL || r->rope_parameters != NULL)
+        return expected(r, "rope_scaling, rope_parameters", "none, because there is no RoPE,");
     TRY(check_members(r));
     TRY(read_sizes(r));
     if (has_lists) TRY(take_lists(r));
@@ -156,7 +190,67 @@ struct status arch_derive_kimi(struct arch_reading *r)
     if (!has_lists && r->layer_types == NULL)
         return expected(r, "linear_attn_config", "full_attn_layers and kda_layers");
     for (uint32_t l = 0; l < m->n_layers; l++) m->layer_is_unrotated[l] = true;
-    const uint32_t n_delta = arch_delta_layers(m, 0, m->n_layers);
-    if (n_delta > 0 && n_delta < m->n_layers) return status_ok();
-    return expected(r, "linear_attn_config", "layers of both kinds");
+    return check_kinds(r, "linear_attn_config");
+}
+
+/* Sets layer_is_delta by "layer_types", or by the number of layers in a group. */
+static struct status take_groups(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    if (r->layer_types != NULL) return take_types(r, false);
+    if (r->group_size == 0) return arch_field_missing(r, "layer_group_size");
+    if (m->n_layers % r->group_size != 0) /* programs differ in the layers behind the last group */
+        return status_make(STATUS_INPUT,
+                           "%s: layer_group_size: expected a divisor of the %u layers, found %u",
+                           r->what, m->n_layers, r->group_size);
+    for (uint32_t l = 0; l < m->n_layers; l++) m->layer_is_delta[l] = (l + 1) % r->group_size != 0;
+    return status_ok();
+}
+
+/* Sets the sizes of Ling's delta rule. transformers writes them under names of their own, and other
+ * values under the publisher's. */
+static struct status take_ling_sizes(struct arch_reading *r)
+{
+    struct arch_delta *d = &r->m.delta;
+    if (d->key_dim == 0) d->key_dim = r->delta_width;
+    if (d->key_dim == 0) return arch_field_missing(r, "head_dim");
+    if (d->n_taps == 0) d->n_taps = r->delta_taps;
+    if (d->n_taps == 0) return arch_field_missing(r, "short_conv_kernel_size");
+    if (d->n_key_heads == 0) d->n_key_heads = r->m.n_heads;
+    if (d->is_bounded && !is_given(r, "kda_lower_bound"))
+        return arch_field_missing(r, "kda_lower_bound");
+    d->value_dim = d->key_dim;
+    d->n_value_heads = d->n_key_heads;
+    d->by_channel = true;
+    return status_ok();
+}
+
+/* Only rules that scale RoPE read "partial_rotary_factor"; elsewhere it may say anything. */
+static struct status check_ling_rope(const struct arch_reading *r)
+{
+    static const char key[] = "partial_rotary_factor";
+    const struct js_node *rope = r->rope_parameters != NULL ? r->rope_parameters : r->rope_scaling;
+    const char *rule = js_string(js_get(rope, "rope_type"), NULL);
+    if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
+    double part = 1;
+    js_number(js_get(r->root, key), &part);
+    js_number(js_get(rope, key), &part);
+    if (part != 1 && rule != NULL && strcmp(rule, "default") != 0)
+        return expected(r, "RoPE scaling: partial_rotary_factor", "1");
+    if (r->rotary_dim == 0 || r->rotary_dim == r->m.rotary) return status_ok();
+    return expected(r, "rotary_dim", "the number that qk_rope_head_dim says");
+}
+
+struct status arch_derive_ling(struct arch_reading *r)
+{
+    TRY(check_either(r));
+    TRY(check_names(r, only_own, N_OWN));
+    TRY(check_unread(r));
+    TRY(check_ling_rope(r));
+    TRY(take_ling_sizes(r));
+    TRY(take_groups(r));
+    r->m.latent_gates = true;
+    if (!is_given(r, "first_k_dense_replace") && r->mlp_layer_types == NULL)
+        return arch_field_missing(r, "first_k_dense_replace");
+    return check_kinds(r, "layer_types, layer_group_size");
 }

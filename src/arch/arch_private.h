@@ -61,6 +61,9 @@ struct arch_reading {
     const struct js_node *step_limit, *position_type;
     const struct js_node *linear_config; /* sizes and layers of Kimi-Linear's delta rule */
     uint32_t expand;                     /* inputs of the output projection, in model widths */
+    /* Ling 3; 0: absent */
+    uint32_t group_size;              /* layers of a group, of which the last has attention */
+    uint32_t delta_width, delta_taps; /* second fields for m.delta.key_dim and n_taps */
 };
 
 /* Local. Reads every field of r->root into r, by the table and for the family r->m.family. Errors:
@@ -78,9 +81,10 @@ struct status arch_derive_gemma(struct arch_reading *r);
  * "full_attention_interval", and checks the rule's sizes. Errors: STATUS_INPUT. */
 struct status arch_derive_delta(struct arch_reading *r);
 
-/* arch_kimi.c. Local. For Kimi-Linear: marks the layers with a delta rule, sets the rule's sizes,
- * and refuses config fields that shoal cannot run. Errors: STATUS_INPUT. */
+/* arch_kimi.c. Local. For Kimi-Linear and for Ling 3: marks the layers with a delta rule, sets the
+ * rule's sizes, and refuses config fields that shoal cannot run. Errors: STATUS_INPUT. */
 struct status arch_derive_kimi(struct arch_reading *r);
+struct status arch_derive_ling(struct arch_reading *r);
 
 /* arch_mamba.c. Local. For models with Mamba-2 layers: arch_derive_blocks sets the number of layers
  * from their lists; arch_derive_mamba marks each kind and checks the scan's sizes. Errors:

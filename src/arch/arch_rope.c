@@ -53,9 +53,11 @@ uint32_t arch_delta_unit(const struct js_node *config)
         const double unit = floor(n_values / n_keys) * n;
         return unit <= UINT32_MAX / 2 ? (uint32_t)unit : 0;
     }
-    /* Kimi-Linear: a unit is one head, as each key head has one value head */
+    /* Kimi-Linear and Ling 3: a unit is one head, as each key head has one value head */
+    const bool is_ling = js_type(js_get(config, "kda_safe_gate")) != JS_NULL;
+    const double published = is_ling ? number_or(config, "head_dim", 0) : 0;
     const double head = number_or(js_get(config, "linear_attn_config"), "head_dim",
-                                  number_or(config, "linear_head_dim", 0));
+                                  number_or(config, "linear_head_dim", published));
     return head >= 1 && head <= UINT32_MAX / 2 ? (uint32_t)head : 0;
 }
 

@@ -133,8 +133,8 @@ struct status arch_derive_typed_mlps(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     const bool has_count = js_type(js_get(r->root, "first_k_dense_replace")) != JS_NULL;
-    const bool is_counted =
-        m->family->counts_dense || m->family->moe_flags || m->family->delta_by_channel;
+    const bool is_counted = m->family->counts_dense || m->family->moe_flags ||
+                            m->family->delta_by_channel || m->family->ling;
     const uint32_t n_dense = is_counted ? r->n_dense_layers : 1;
     for (uint32_t l = 0; l < m->n_layers; l++) {
         const char *type = js_string(js_at(r->mlp_layer_types, l), NULL);
@@ -197,9 +197,9 @@ struct status arch_derive_experts(struct arch_reading *r)
                            r->what, f->title, m->n_chosen);
     if (r->expert_width_again > 0 && r->expert_width_again != m->expert_ffn)
         return status_make(STATUS_INPUT,
-                           "%s: expert_hidden_dim: expected %u, as moe_intermediate_size says, "
-                           "found %u",
-                           r->what, m->expert_ffn, r->expert_width_again);
+                           "%s: %s: expected %u, as moe_intermediate_size says, found %u", r->what,
+                           f->ling ? "moe_shared_expert_intermediate_size" : "expert_hidden_dim",
+                           m->expert_ffn, r->expert_width_again);
     if (f->mixer && m->n_chosen != 2)
         return status_make(STATUS_INPUT, "%s: num_experts_per_tok: expected 2 for %s, found %u",
                            r->what, f->title, m->n_chosen);

@@ -62,6 +62,8 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_KV_A_NORM, PART_LATENT, "self_attn.kv_a_layernorm.weight", DIM_KV_LORA)},
     {MATRIX(CLASS_LATENT, WEIGHT_KV_B, PART_LATENT, "self_attn.kv_b_proj.weight", DIM_KV_B,
             DIM_KV_LORA)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_LATENT_GATE, PART_LATENT_GATES, "self_attn.g_proj.weight", DIM_H,
+            DIM_D)},
     /* the index of sparse attention */
     {MATRIX(CLASS_ATTENTION, WEIGHT_INDEX_Q, PART_INDEX, "self_attn.indexer.wq_b.weight",
             DIM_INDEX_Q, DIM_Q_LORA)},
@@ -108,8 +110,8 @@ static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_O, PART_ANY_DELTA, "linear_attn.out_proj.weight", DIM_D,
             DIM_DELTA_V),
      .has_leaves = true},
-    /* a delta rule with a decay for each channel; its narrow linears are of the router's class,
-     * which is quantized only if --policy says so */
+    /* a delta rule with a decay for each channel; the linears of its betas and decays, and narrow
+     * ones, are of the router's class, which is quantized only if --policy says so */
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_Q, PART_CHANNELS, "linear_attn.q_proj.weight",
             DIM_DELTA_K, DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_K, PART_CHANNELS, "linear_attn.k_proj.weight",
@@ -118,14 +120,18 @@ static const struct arch_tensor tensors[] = {
             DIM_DELTA_V, DIM_D)},
     {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_B, PART_CHANNELS, "linear_attn.b_proj.weight", DIM_DELTA_H,
             DIM_D)},
-    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_A_LOW, PART_CHANNELS, "linear_attn.f_a_proj.weight",
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_A_LOW, PART_LOW_GATES, "linear_attn.f_a_proj.weight",
             DIM_DELTA_HEAD, DIM_D)},
-    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_A, PART_CHANNELS, "linear_attn.f_b_proj.weight", DIM_DELTA_V,
-            DIM_DELTA_HEAD)},
-    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_Z_LOW, PART_CHANNELS, "linear_attn.g_a_proj.weight",
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_A, PART_LOW_GATES, "linear_attn.f_b_proj.weight",
+            DIM_DELTA_V, DIM_DELTA_HEAD)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_Z_LOW, PART_LOW_GATES, "linear_attn.g_a_proj.weight",
             DIM_DELTA_HEAD, DIM_D)},
-    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_Z, PART_CHANNELS, "linear_attn.g_b_proj.weight", DIM_DELTA_V,
-            DIM_DELTA_HEAD)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_Z, PART_LOW_GATES, "linear_attn.g_b_proj.weight",
+            DIM_DELTA_V, DIM_DELTA_HEAD)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_A, PART_DIRECT_GATES, "linear_attn.f_proj.weight",
+            DIM_DELTA_V, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_Z, PART_DIRECT_GATES, "linear_attn.g_proj.weight",
+            DIM_DELTA_V, DIM_D)},
     {FLOATS(WEIGHT_CONV_Q, PART_CHANNELS, "linear_attn.q_conv1d.weight", DIM_DELTA_K,
             DIM_DELTA_TAPS)},
     {FLOATS(WEIGHT_CONV_K, PART_CHANNELS, "linear_attn.k_conv1d.weight", DIM_DELTA_K,
@@ -382,7 +388,8 @@ static uint64_t attention_parts(const struct arch *m, uint32_t layer)
 {
     if (m->kv_lora > 0)
         return PART_LATENT | (arch_has_index(m, layer) ? PART_INDEX : 0) |
-               (m->q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP);
+               (m->q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP) |
+               (m->latent_gates ? PART_LATENT_GATES : 0);
     const bool is_local = m->layer_has_window[layer];
     const uint64_t sinks = !m->sinks               ? 0
                            : !m->family->hybrid_kv ? PART_SINKS
@@ -396,7 +403,8 @@ static uint64_t attention_parts(const struct arch *m, uint32_t layer)
 static uint64_t recurrent_parts(const struct arch *m)
 {
     if (m->delta.is_mamba) return PART_MAMBA | (m->delta.conv_bias ? PART_CONV_BIAS : 0);
-    if (m->delta.by_channel) return PART_CHANNELS;
+    if (m->delta.by_channel)
+        return PART_CHANNELS | (m->family->ling ? PART_DIRECT_GATES : PART_LOW_GATES);
     return m->family->delta_apart ? PART_APART : PART_DELTA;
 }
 

@@ -23,9 +23,10 @@ enum weight_role {
     WEIGHT_KV_A,
     WEIGHT_K_ROPE,
     WEIGHT_KV_A_NORM,
-    WEIGHT_KV_B,    /* the heads' own parts of keys and values, never quantized */
-    WEIGHT_INDEX_Q, /* the index of sparse attention: its queries, from q's latent */
-    WEIGHT_INDEX_K, /* its keys, one head */
+    WEIGHT_KV_B,        /* the heads' own parts of keys and values, never quantized */
+    WEIGHT_LATENT_GATE, /* one gate for each head */
+    WEIGHT_INDEX_Q,     /* the index of sparse attention: its queries, from q's latent */
+    WEIGHT_INDEX_K,     /* its keys, one head */
     WEIGHT_INDEX_K_NORM,
     WEIGHT_INDEX_K_NORM_BIAS,
     WEIGHT_INDEX_MIX, /* the weights of its heads */
@@ -43,7 +44,8 @@ enum weight_role {
     WEIGHT_DELTA_Z,
     WEIGHT_DELTA_B,
     WEIGHT_DELTA_A,
-    WEIGHT_DELTA_A_LOW, /* with a decay for each channel: the narrow rows that DELTA_A reads */
+    WEIGHT_DELTA_A_LOW, /* with a decay for each channel, Kimi-Linear: the narrow rows that DELTA_A
+                           reads */
     WEIGHT_DELTA_Z_LOW, /* and those that DELTA_Z reads */
     WEIGHT_CONV_Q,      /* the convolution of the channels of q, k and v, in this order */
     WEIGHT_CONV_K,
@@ -173,15 +175,18 @@ enum arch_dim {
     PART(QK_NORM)                                                                                  \
     PART(QK_NORM_WHOLE)                                                                            \
     PART(SINKS)                                                                                    \
-    PART(SINK_BIAS) /* SINKS under MiMo's name */                                                  \
-    PART(LATENT)    /* latent attention */                                                         \
-    PART(Q_STEPS)   /* LATENT with a latent for q */                                               \
-    PART(Q_STEP)    /* LATENT without a latent for q */                                            \
-    PART(INDEX)     /* an index of LATENT, for sparse attention */                                 \
-    PART(DELTA)     /* a gated delta rule */                                                       \
-    PART(APART)     /* a DELTA with separate projections */                                        \
-    PART(CHANNELS)  /* a DELTA with a decay for each channel */                                    \
-    PART(MAMBA)     /* a Mamba-2 scan */                                                           \
+    PART(SINK_BIAS)    /* SINKS under MiMo's name */                                               \
+    PART(LATENT)       /* latent attention */                                                      \
+    PART(Q_STEPS)      /* LATENT with a latent for q */                                            \
+    PART(Q_STEP)       /* LATENT without a latent for q */                                         \
+    PART(LATENT_GATES) /* LATENT with a gate for each head */                                      \
+    PART(INDEX)        /* an index of LATENT, for sparse attention */                              \
+    PART(DELTA)        /* a gated delta rule */                                                    \
+    PART(APART)        /* a DELTA with separate projections */                                     \
+    PART(CHANNELS)     /* a DELTA with a decay for each channel */                                 \
+    PART(LOW_GATES)    /* CHANNELS whose decays and gates come from narrow rows */                 \
+    PART(DIRECT_GATES) /* CHANNELS with one linear for decays and one for gates */                 \
+    PART(MAMBA)        /* a Mamba-2 scan */                                                        \
     PART(CONV_BIAS)                                                                                \
     PART(DENSE)   /* a dense FFN */                                                                \
     PART(UNGATED) /* DENSE without a gate, with xIELU */                                           \
@@ -226,6 +231,7 @@ enum arch_part {
     PART_ATTENTION = PART_ANY_HEADS | PART_LATENT, /* any kind of attention */
     PART_RECURRENT = PART_DELTA | PART_APART,
     PART_ANY_DELTA = PART_RECURRENT | PART_CHANNELS,
+    PART_CHANNEL_GATES = PART_LOW_GATES | PART_DIRECT_GATES,
     PARTS_OUTSIDE = PART_EMBED | PART_PLACES | PART_FINAL | PART_HEAD | PART_HEAD_TIED |
                     PART_FINAL_BIAS | PART_HEAD_BIAS, /* outside layers */
 };

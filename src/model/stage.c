@@ -84,6 +84,7 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
                                            [WORKSPACE_TILE_PARTS] = &s->tile_parts,
                                            [WORKSPACE_Q_LOW] = &s->q_low,
                                            [WORKSPACE_K_ROPE] = &s->k_rope,
+                                           [WORKSPACE_LATENT_GATES] = &s->latent_gates,
                                            [WORKSPACE_Q_GATED] = &s->q_gated,
                                            [WORKSPACE_DELTA_QKVZ] = &s->delta_qkvz,
                                            [WORKSPACE_DELTA_BA] = &s->delta_ba,

@@ -23,7 +23,9 @@ struct delta_shape stage_delta_shape(const struct stage *s)
                                 .value_dim = m->delta.value_dim,
                                 .n_taps = m->delta.n_taps,
                                 .norm_eps = m->norm_eps,
-                                .by_channel = m->delta.by_channel};
+                                .by_channel = m->delta.by_channel,
+                                .is_bounded = m->delta.is_bounded,
+                                .least_log = m->delta.least_log};
 }
 
 struct status stage_make_states(struct stage *s)
@@ -75,26 +77,31 @@ static void project_apart(struct stage *s, const struct delta_weights *w, struct
     a->a = (struct head_view){gate, n * per_key, per_key};
 }
 
-/* Projects for a delta rule with a decay for each channel. The linears of a and z read the outputs
- * of a_low and z_low. They come last, because quantizing what they read overwrites the quantized
- * rows of `in`. */
+/* Projects for a delta rule with a decay for each channel. The linears of a and z may read the
+ * outputs of a_low and z_low. They then come last, because quantizing what they read overwrites the
+ * quantized rows of `in`. */
 static void project_channels(struct stage *s, const struct delta_weights *w, struct delta_args *a,
                              struct act_rows *in)
 {
+    const bool is_direct = s->o.model->family->ling;
     const size_t d = a->shape.key_dim, n = a->shape.n_heads, t = a->n_rows;
     float *q = s->delta_qkvz, *k = q + t * n * d, *v = k + t * n * d, *z = v + t * n * d;
-    float *b = s->delta_ba, *gate = b + t * n, *a_low = gate + t * n * d, *z_low = a_low + t * d;
+    float *b = s->delta_ba, *gate = b + t * n, *a_low = gate + t * n * d;
+    float *z_low = a_low + (is_direct ? 0 : t * d);
     if (n == 0) return;
     const struct column first[] = {{&w->q, q, NULL}, {&w->k, k, NULL}, {&w->v, v, NULL}};
-    const struct column rest[] = {
-        {&w->b, b, NULL}, {&w->a_low, a_low, NULL}, {&w->z_low, z_low, NULL}};
     const struct column of_a = {&w->a, gate, NULL}, of_z = {&w->z, z, NULL};
+    const struct column narrow[] = {
+        {&w->b, b, NULL}, {&w->a_low, a_low, NULL}, {&w->z_low, z_low, NULL}};
+    const struct column direct[] = {{&w->b, b, NULL}, of_a, of_z};
     stage_columns(s, first, 3, in);
-    stage_columns(s, rest, 3, in);
-    struct act_rows low = stage_input(s, a_low, t, d);
-    stage_columns(s, &of_a, 1, &low);
-    low = stage_input(s, z_low, t, d);
-    stage_columns(s, &of_z, 1, &low);
+    stage_columns(s, is_direct ? direct : narrow, 3, in);
+    if (!is_direct) {
+        struct act_rows low = stage_input(s, a_low, t, d);
+        stage_columns(s, &of_a, 1, &low);
+        low = stage_input(s, z_low, t, d);
+        stage_columns(s, &of_z, 1, &low);
+    }
     a->q = (struct head_view){q, n * d, d};
     a->k = (struct head_view){k, n * d, d};
     a->v = (struct head_view){v, n * d, d};

@@ -47,8 +47,8 @@ static void head_linears(struct stage *s, const struct packed *w, struct head_ro
     comm_poll(s->o.comm);
 }
 
-/* Computes s->q [T, H, query_dim], s->v [T, kv_lora], the normed latents, and s->k_rope [T, rotary]
- * before rotation. */
+/* Computes s->q [T, H, query_dim], s->v [T, kv_lora], the normed latents, s->k_rope [T, rotary]
+ * before rotation, and the heads' gates. */
 static void project(struct stage *s, const struct attention_weights *w, struct act_rows *in)
 {
     const struct latent_weights *latent = &w->latent;
@@ -59,6 +59,8 @@ static void project(struct stage *s, const struct attention_weights *w, struct a
                                      {&latent->kv_a, s->v, NULL},
                                      {&latent->k_rope, s->k_rope, NULL}};
     stage_columns(s, columns, 3, in);
+    const struct column gates = {&latent->gate, s->latent_gates, NULL};
+    if (m->latent_gates) stage_columns(s, &gates, 1, in);
     if (latent->index.k.n_out > 0) stage_index_project(s, &latent->index, in);
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->v,
                                               .w = latent->kv_a_norm,
@@ -167,4 +169,7 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
         op_attention(s->o.kern, &args);
     const struct head_rows o = {s->o_wide, m->head_dim}, out = {s->attended, m->value_dim};
     head_linears(s, latent->v_b, o, out, n_rows);
+    if (m->latent_gates)
+        op_sigmoid_rows(s->o.kern, s->attended, s->latent_gates, n_rows * s->attention.n_heads,
+                        m->value_dim);
 }

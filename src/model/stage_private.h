@@ -155,8 +155,9 @@ struct stage {
     float *delta_qkvz, *delta_ba;     /* the projections */
     float *delta_mixed, *delta_gates; /* work of op_delta or op_mamba */
     /* latent attention */
-    float *q_low;  /* [T, q_lora] */
-    float *k_rope; /* [T, rotary] */
+    float *q_low;        /* [T, q_lora] */
+    float *k_rope;       /* [T, rotary] */
+    float *latent_gates; /* [T, H] */
     struct index_work index;
     struct linear_args *heads;   /* [H] the heads' own linears */
     struct linear_group *groups; /* [H] */

@@ -19,6 +19,7 @@ struct latent_weights {
     struct packed q_a, kv_a, k_rope; /* [q_lora, D], [kv_lora, D], [rotary, D] */
     float *q_a_norm, *kv_a_norm;     /* [q_lora], [kv_lora] */
     struct index_weights index;
+    struct packed gate;       /* [heads, D] gates of the heads' outputs; or empty */
     struct packed *k_b, *v_b; /* [heads] of [kv_lora, query_dim - rotary], [value_dim, kv_lora] */
 };
 
@@ -30,9 +31,9 @@ struct delta_weights {
     struct packed q, k, v, z;   /* of separate projections: q, k [key heads * key_dim, D]; v, z [o's
                                    inputs, D] */
     struct packed b, a;         /* of separate projections: [value heads, D] each */
-    struct packed a_low, z_low; /* with a decay for each channel: [value_dim, D] each, whole on
-                                   each rank; a and z read their outputs and are
-                                   [o's inputs, value_dim] */
+    struct packed a_low, z_low; /* with a decay for each channel, or empty: [value_dim, D] each,
+                                   whole on each rank; a and z read their outputs and are
+                                   [o's inputs, value_dim]. Without them [o's inputs, D] */
     struct packed o;            /* [D, value heads * value_dim], K-blocks */
     float *conv; /* [n_taps, channels]: those of q, of k, of v; Mamba-2: one row more, the bias,
                     before the others */

@@ -147,6 +147,7 @@ static const struct place role_places[WEIGHT_ROLE_COUNT] = {
     [WEIGHT_Q_A] = {IN_LAYER(attention.latent.q_a)},
     [WEIGHT_KV_A] = {IN_LAYER(attention.latent.kv_a)},
     [WEIGHT_K_ROPE] = {IN_LAYER(attention.latent.k_rope)},
+    [WEIGHT_LATENT_GATE] = {IN_LAYER(attention.latent.gate)},
     [WEIGHT_SHARED_MIX] = {IN_LAYER(ffn.mix)},
     [WEIGHT_DELTA_QKVZ] = {IN_LAYER(delta.qkvz)},
     [WEIGHT_DELTA_BA] = {IN_LAYER(delta.ba)},

@@ -43,6 +43,8 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "deepseek-v3-fp8": "model.layers.1.input_layernorm.weight",  # a tensor that is not in fp8
            "kimi_linear": "model.layers.1.self_attn.f_b_proj.weight",
            "kimi-linear-odd": "model.layers.2.self_attn.g_a_proj.weight",
+           "bailing_hybrid": "model.layers.3.attention.g_proj.weight",
+           "ling3-odd": "model.layers.1.attention.f_proj.weight",
            "kimi_k2": "model.layers.1.self_attn.kv_b_proj.weight",
            "minimax_m2": "model.layers.1.block_sparse_moe.experts.3.w2.weight",
            "minimax-m2-fp8": "model.layers.1.self_attn.q_norm.weight",

@@ -109,7 +109,7 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "longcat-flash", "mistral4", "ministral3", "llama4", "qwen3_5", "qwen3_5-moe", "youtu", "k-exaone", "hy3",
             "mimo-v2-flash",
             "granite4", "granite4-moe", "nemotron-h", "nemotron-h-odd", "nemotron-h-moe",
-            "kimi-linear", "kimi-linear-odd"]
+            "kimi-linear", "kimi-linear-odd", "ling3", "ling3-odd"]
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],
     "schedule": ["input", "prefix"],
@@ -139,7 +139,7 @@ def has_experts(name):
     return config is None or re.search(r'experts\w*": [1-9]', (config / "config.json").read_text()) is not None
 
 
-STATES = '"(linear_num_key|linear_num|mamba_n|mamba_num)_heads"|"linear_attn'  # fields of recurrent layers
+STATES = '"(linear_num_key|linear_num|mamba_n|mamba_num)_heads"|"linear_attn|"kda_'  # fields of recurrent layers
 
 
 def has_states(name):

@@ -1,9 +1,10 @@
 """The models of the goldens with recurrent layers."""
 import torch
-from transformers import (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM, KimiLinearConfig,
-                          KimiLinearForCausalLM, NemotronHConfig, NemotronHForCausalLM,
-                          Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig,
-                          Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM)
+from transformers import (BailingHybridConfig, BailingHybridForCausalLM, GraniteMoeHybridConfig,
+                          GraniteMoeHybridForCausalLM, KimiLinearConfig, KimiLinearForCausalLM,
+                          NemotronHConfig, NemotronHForCausalLM, Qwen3_5ForCausalLM,
+                          Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig, Qwen3_5TextConfig,
+                          Qwen3NextConfig, Qwen3NextForCausalLM)
 
 from golden_common import COMMON, LONGER, LONGEST, LONG_CONTEXT, OVER_BORDERS, SHORTEST
 
@@ -105,6 +106,44 @@ MODELS = {
             layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention"],
             mlp_layer_types=["sparse", "dense", "sparse", "sparse"], linear_head_dim=24, linear_num_heads=5,
             linear_conv_kernel_dim=3, tie_word_embeddings=False, **KIMI_COMMON)),
+    # the same rule with one linear for decays, which are bounded, and one for gates; latent attention with RoPE and a
+    # gate for each head; two groups of experts; config and names as published
+    "ling3": dict(
+        cls=BailingHybridForCausalLM, dtype=torch.bfloat16, prompts=LONGEST, generated=True, tokenizer="qwen3-next",
+        every=11, floats=("A_log", "dt_bias", "expert_bias"),
+        fields=dict(architectures=["BailingMoeV3ForCausalLM"], layer_types=None, mlp_layer_types=None,
+                    linear_head_dim=None, linear_num_heads=None, linear_conv_kernel_dim=None, head_dim=32,
+                    model_max_length=None, max_position_embeddings=1024, moe_renormalize=None, norm_topk_prob=True,
+                    num_expert_group=None, n_group=2, num_experts_per_token=None, num_experts_per_tok=3,
+                    rope_parameters=None, rope_scaling=None, partial_rotary_factor=0.5, rotary_dim=16,
+                    rope_interleave=True, gated_attention_proj_granularity_type="head_wise", no_kda_lora=True,
+                    moe_router_enable_expert_bias=True, moe_shared_expert_intermediate_size=32, router_dtype="fp32",
+                    score_function="sigmoid", scoring_func="sigmoid", topk_method="noaux_tc", group_norm_size=1,
+                    linear_silu=True, max_window_layers=20, use_qk_norm=True, seq_aux=True, use_bias=False,
+                    use_mla_nope=False, expert_swiglu_limit_list=None),
+        config=lambda: BailingHybridConfig(
+            vocab_size=272, hidden_size=72, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_nope_head_dim=32,
+            qk_rope_head_dim=16, v_head_dim=32, head_dim=32, num_local_experts=8, num_experts_per_tok=3,
+            n_shared_experts=1, n_group=2, topk_group=1, routed_scaling_factor=2.5, norm_topk_prob=True,
+            rms_norm_eps=1e-6, rope_theta=6000000.0, layer_group_size=4, first_k_dense_replace=2,
+            short_conv_kernel_size=4, kda_safe_gate=True, kda_lower_bound=-5.0, tie_word_embeddings=False,
+            **KIMI_COMMON)),
+    # as transformers writes it: lists of layers, attention first, q in one step, other heads in the delta rule, three
+    # taps, decays without a bound, weights as they are, YaRN, another norm's eps
+    "ling3-odd": dict(
+        cls=BailingHybridForCausalLM, dtype=torch.float32, prompts=(5, 300), generated=True, tokenizer="qwen3-next",
+        every=11, fields=dict(first_k_dense_replace=None, rope_theta=None),
+        config=lambda: BailingHybridConfig(
+            vocab_size=272, hidden_size=56, intermediate_size=80, moe_intermediate_size=24, num_hidden_layers=4,
+            num_attention_heads=3, num_key_value_heads=3, q_lora_rank=None, kv_lora_rank=16, qk_nope_head_dim=24,
+            qk_rope_head_dim=32, v_head_dim=40, num_local_experts=6, num_experts_per_tok=2, n_shared_experts=2,
+            n_group=3, topk_group=2, routed_scaling_factor=1.3, norm_topk_prob=False, rms_norm_eps=1e-2,
+            layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention"],
+            mlp_layer_types=["sparse", "dense", "sparse", "sparse"], linear_head_dim=24, linear_num_heads=5,
+            linear_conv_kernel_dim=3, kda_safe_gate=False, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, mscale=1.0, mscale_all_dim=0.7,
+                                 original_max_position_embeddings=256), **KIMI_COMMON)),
     # Mamba-2 in three layers of four, as published: one group, no RoPE, the shared MLP alone, multipliers, tied
     "granite4": dict(
         cls=GraniteMoeHybridForCausalLM, dtype=torch.bfloat16, prompts=(5, 200),

@@ -211,6 +211,8 @@ static const struct delta_shape shapes[] = {
     {.n_heads = 1, .per_key = 3, .key_dim = 33, .value_dim = 70, .n_taps = 1, .norm_eps = 1e-6f},
     {2, 1, .key_dim = 32, .value_dim = 32, .n_taps = 4, .norm_eps = 1e-5f, .by_channel = true},
     {1, 2, .key_dim = 25, .value_dim = 70, .n_taps = 3, .norm_eps = 1e-6f, .by_channel = true},
+    {2, 1, .key_dim = 24, .value_dim = 40, .n_taps = 4, .norm_eps = 1e-6f, .by_channel = true,
+     .is_bounded = true, .least_log = -3.0f},
 };
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -273,7 +275,10 @@ static void by_equations(const struct layer *l, size_t v, double *out)
             const size_t at = l->per_value > 1 ? i : 0;
             const double a = (double)ab[s->per_key + in_head * l->per_value + at];
             const double bias = (double)l->gates_of[values + v * l->per_value + at];
-            decay[i] = exp(-exp((double)l->gates_of[v]) * log1p(exp(a + bias)));
+            const double rate = exp((double)l->gates_of[v]),
+                         bounded = 1 / (1 + exp(-rate * (a + bias)));
+            decay[i] =
+                exp(s->is_bounded ? (double)s->least_log * bounded : -rate * log1p(exp(a + bias)));
         }
         for (size_t i = 0; i < d; i++) {
             q[i] = mixed_at(l, t, h, i, h * d + i);

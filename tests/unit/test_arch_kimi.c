@@ -46,7 +46,8 @@ static void published_model_has_its_sizes(void)
     CU_ASSERT(m.layer_is_unrotated[3] && m.query_dim == 192 && m.head_dim == 576);
     CU_ASSERT(!m.layer_is_moe[0] && m.layer_is_moe[1] && m.n_chosen == 8 && m.context == 1048576);
     CU_ASSERT(m.router.kind == ROUTER_SIGMOID_RENORM && m.router.scale == 2.446f);
-    CU_ASSERT((arch_layer_parts(&m, 0) & PART_ANY_DELTA) == PART_CHANNELS);
+    CU_ASSERT((arch_layer_parts(&m, 0) & (PART_ANY_DELTA | PART_CHANNEL_GATES)) ==
+              (PART_CHANNELS | PART_LOW_GATES));
     CU_ASSERT((arch_layer_parts(&m, 3) & (PART_ANY_DELTA | PART_Q_STEP)) == PART_Q_STEP);
     /* 48 billion parameters, 3 of them for each token */
     CU_ASSERT(arch_params(&m) > 48.9e9 && arch_params(&m) < 49.3e9);
@@ -94,7 +95,7 @@ static void narrow_linears_are_whole(void)
     for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
         const bool is_low = t->role == WEIGHT_DELTA_A_LOW || t->role == WEIGHT_DELTA_Z_LOW;
         const bool reads_low = t->role == WEIGHT_DELTA_A || t->role == WEIGHT_DELTA_Z;
-        if (t->part != PART_CHANNELS || (!is_low && !reads_low)) continue;
+        if (t->part != PART_LOW_GATES || (!is_low && !reads_low)) continue;
         CU_ASSERT_EQUAL(arch_dim_axis(t->rows), is_low ? AXIS_NONE : AXIS_DELTA);
         CU_ASSERT_EQUAL(arch_dim_size(&m, t->rows), is_low ? 128 : 4096);
         CU_ASSERT_EQUAL(arch_dim_size(&m, t->cols), is_low ? 2304 : 128);

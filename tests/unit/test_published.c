@@ -258,6 +258,43 @@ static void recurrent_layers_with_attentions_names(void)
     published_close(&p);
 }
 
+static void names_of_ling(void)
+{
+    static const char *const names[][2] = {
+        {"model.word_embeddings.weight", "model.embed_tokens.weight"},
+        {"model.layers.0.attention.f_proj.weight", "model.layers.0.linear_attn.f_proj.weight"},
+        {"model.layers.0.attention.dense.weight", "model.layers.0.linear_attn.out_proj.weight"},
+        {"model.layers.0.attention.o_proj.weight", "model.layers.0.linear_attn.out_proj.weight"},
+        {"model.layers.0.attention.o_norm.weight", "model.layers.0.linear_attn.norm.weight"},
+        {"model.layers.0.attention.A_log", "model.layers.0.linear_attn.A_log"},
+        {"model.layers.1.attention.dense.weight", "model.layers.1.self_attn.o_proj.weight"},
+        {"model.layers.1.attention.g_proj.weight", "model.layers.1.self_attn.g_proj.weight"},
+        {"model.layers.1.mlp.gate.expert_bias", "model.layers.1.mlp.gate.e_score_correction_bias"},
+        {"model.layers.1.post_attention_layernorm.weight",
+         "model.layers.1.post_attention_layernorm.weight"}};
+    const uint64_t dims[4] = {1, 1, 3, 1};
+    struct published_part parts[PUBLISHED_PARTS_MAX];
+    struct published *p = open_config(
+        "{\"architectures\":[\"BailingMoeV3ForCausalLM\"],\"hidden_size\":64,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"intermediate_size\":96,"
+        "\"vocab_size\":100,\"max_position_embeddings\":128,\"rms_norm_eps\":1e-6,"
+        "\"rope_theta\":6e6,\"kv_lora_rank\":32,\"qk_rope_head_dim\":16,"
+        "\"qk_nope_head_dim\":16,\"v_head_dim\":16,\"head_dim\":16,\"num_experts\":4,"
+        "\"num_experts_per_tok\":2,\"moe_intermediate_size\":16,\"num_shared_experts\":1,"
+        "\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"n_group\":1,"
+        "\"topk_group\":1,\"first_k_dense_replace\":1,\"layer_group_size\":2,"
+        "\"short_conv_kernel_size\":4,\"kda_safe_gate\":true,\"kda_lower_bound\":-5}");
+    size_t n;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        CU_ASSERT_EQUAL(published_parts(p, names[i][0], 4, dims, parts, &n).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(n, 1);
+        CU_ASSERT_STRING_EQUAL(parts[0].name, names[i][1]);
+        CU_ASSERT_EQUAL(parts[0].n_dims, strstr(names[i][0], "A_log") != NULL ? 1 : 4);
+    }
+    CU_ASSERT(published_only_renames(p));
+    published_close(&p);
+}
+
 void suite_published(CU_pSuite suite);
 void suite_published(CU_pSuite suite)
 {
@@ -269,6 +306,7 @@ void suite_published(CU_pSuite suite)
     CU_add_test(suite, "rows of a fused linear", rows_of_a_fused_linear);
     CU_add_test(suite, "pairs and norms", pairs_and_norms);
     CU_add_test(suite, "layers in pairs", layers_in_pairs);
+    CU_add_test(suite, "names of Ling 3", names_of_ling);
     CU_add_test(suite, "recurrent layers with attention's names",
                 recurrent_layers_with_attentions_names);
 }

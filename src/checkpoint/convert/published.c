@@ -30,7 +30,7 @@ struct published_family {
     bool is_backbone;    /* names begin with "backbone." instead of "model." */
     bool in_pairs;       /* a layer of the file is two of shoal's (rename_paired) */
     bool is_encoder;     /* names are those of published_encoder.c */
-    bool is_mixed;       /* tensors of recurrent layers have attention's names (rename_recurrent) */
+    bool is_mixed;       /* tensors of recurrent layers have attention's names (rename_mixer) */
     const struct published_form *forms; /* the last one is empty; NULL: none */
 };
 
@@ -97,6 +97,11 @@ static const struct published_form kimi_linear[] = {
     {"block_sparse_moe.up_proj.weight", {"mlp.up_proj.weight"}, ROWS_ALL},
     {"block_sparse_moe.down_proj.weight", {"mlp.down_proj.weight"}, ROWS_ALL},
     {0}};
+static const struct published_form ling[] = {
+    {".A_log", {".A_log"}, ROWS_FLAT},
+    {".word_embeddings.weight", {".embed_tokens.weight"}, ROWS_ALL},
+    {".gate.expert_bias", {".gate.e_score_correction_bias"}, ROWS_ALL},
+    {0}};
 static const struct published_form hunyuan[] = {
     {".query_layernorm.weight", {".q_norm.weight"}, ROWS_ALL},
     {".key_layernorm.weight", {".k_norm.weight"}, ROWS_ALL},
@@ -141,6 +146,8 @@ static const struct published_family families[] = {
     {.architecture = "NemotronHForCausalLM", .forms = nemotron_h, .is_backbone = true},
     {.architecture = "LongcatFlashForCausalLM", .in_pairs = true},
     {.architecture = "KimiLinearForCausalLM", .is_mixed = true, .forms = kimi_linear},
+    {.architecture = "BailingHybridForCausalLM", .is_mixed = true, .forms = ling},
+    {.architecture = "BailingMoeV3ForCausalLM", .is_mixed = true, .forms = ling},
     {.architecture = "BertModel", .is_encoder = true},
     {.architecture = "RobertaModel", .is_encoder = true},
     {.architecture = "XLMRobertaModel", .is_encoder = true},
@@ -253,26 +260,47 @@ static void rename_paired(char *name, size_t n)
     if (length < (int)sizeof out && (size_t)length < n) memcpy(name, out, (size_t)length + 1);
 }
 
-/* Renames a tensor of a recurrent layer from self_attn to linear_attn. A name that would become too
- * long is not changed; it is then no name of a tensor of this layer. */
-static void rename_recurrent(const struct arch *m, char *name, size_t n)
+/* Returns the layer of a tensor's name, and sets *rest to what follows its number; n_layers: the
+ * tensor is of no layer. */
+static unsigned long layer_of_name(const struct arch *m, char *name, char **rest)
 {
     static const char prefix[] = "model.layers.";
-    static const char *const blocks[][2] = {{".self_attn.o_norm.", ".linear_attn.norm."},
-                                            {".self_attn.o_proj.", ".linear_attn.out_proj."},
-                                            {".self_attn.", ".linear_attn."}};
-    char *rest, out[CKPT_NAME_MAX];
-    if (strncmp(name, prefix, strlen(prefix)) != 0) return;
-    const unsigned long layer = strtoul(name + strlen(prefix), &rest, 10);
-    if (layer >= m->n_layers || !m->layer_is_delta[layer]) return;
-    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
-        const size_t at = strlen(blocks[i][0]);
-        if (strncmp(rest, blocks[i][0], at) != 0) continue;
+    if (strncmp(name, prefix, strlen(prefix)) != 0) return m->n_layers;
+    const unsigned long layer = strtoul(name + strlen(prefix), rest, 10);
+    return layer < m->n_layers ? layer : m->n_layers;
+}
+
+/* Replaces the beginning of `rest`, which is the end of a name [n], by the first pair that fits. A
+ * name that would become too long is not changed; it is then no name of a tensor of this layer. */
+static void rename_block(char *name, size_t n, char *rest, const char *const (*pairs)[2],
+                         size_t n_pairs)
+{
+    char out[CKPT_NAME_MAX];
+    for (size_t i = 0; i < n_pairs; i++) {
+        const size_t at = strlen(pairs[i][0]);
+        if (strncmp(rest, pairs[i][0], at) != 0) continue;
         const int length =
-            snprintf(out, sizeof out, "%s%lu%s%s", prefix, layer, blocks[i][1], rest + at);
+            snprintf(out, sizeof out, "%.*s%s%s", (int)(rest - name), name, pairs[i][1], rest + at);
         if (length < (int)sizeof out && (size_t)length < n) memcpy(name, out, (size_t)length + 1);
         return;
     }
+}
+
+/* Gives a layer's tensors of attention their usual names (Ling 3 has others), and then those of a
+ * recurrent layer theirs. */
+static void rename_mixer(const struct arch *m, char *name, size_t n)
+{
+    static const char *const usual[][2] = {{".attention.dense.", ".self_attn.o_proj."},
+                                           {".attention.", ".self_attn."}};
+    static const char *const recurrent[][2] = {{".self_attn.o_norm.", ".linear_attn.norm."},
+                                               {".self_attn.o_proj.", ".linear_attn.out_proj."},
+                                               {".self_attn.", ".linear_attn."}};
+    char *rest;
+    const unsigned long layer = layer_of_name(m, name, &rest);
+    if (layer == m->n_layers) return;
+    rename_block(name, n, rest, usual, sizeof usual / sizeof usual[0]);
+    if (m->layer_is_delta[layer])
+        rename_block(name, n, rest, recurrent, sizeof recurrent / sizeof recurrent[0]);
 }
 
 static struct status part_fill(const struct published *p, const char *name,
@@ -286,7 +314,7 @@ static struct status part_fill(const struct published *p, const char *name,
         return status_make(STATUS_INPUT, "tensor '%.100s...': its name is too long", name);
     if (p->family->is_backbone) rename_experts(t->name);
     if (p->family->in_pairs) rename_paired(t->name, sizeof t->name);
-    if (p->family->is_mixed) rename_recurrent(&p->arch, t->name, sizeof t->name);
+    if (p->family->is_mixed) rename_mixer(&p->arch, t->name, sizeof t->name);
     if (p->family->is_encoder) published_encoder_name(&p->arch, name, t->name, sizeof t->name);
     if (is_in_pairs(p, name)) {
         t->head_rows = p->arch.query_dim;

@@ -146,7 +146,8 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
     const uint64_t k_delta = key_elements(m, delta), h_delta = delta * arch_delta_per_unit(m);
     const uint64_t o_delta = h_delta * m->delta.value_dim;
     const uint64_t decays = m->delta.by_channel ? o_delta : h_delta;
-    const uint64_t narrow = m->delta.by_channel && delta > 0 ? 2 * m->delta.value_dim : 0;
+    const bool has_narrow = m->delta.by_channel && !m->family->ling && delta > 0;
+    const uint64_t narrow = has_narrow ? 2 * m->delta.value_dim : 0;
     const struct workspace_index index = workspace_index_of(m, n_rows);
     return (struct workspace_shape){
         .n_rows = n_rows,
@@ -170,6 +171,7 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                                                                 : 0,
                     [WORKSPACE_Q_LOW] = latent ? m->q_lora : 0,
                     [WORKSPACE_K_ROPE] = latent ? m->rotary : 0,
+                    [WORKSPACE_LATENT_GATES] = m->latent_gates ? h : 0,
                     [WORKSPACE_INDEX_Q] = (uint64_t)m->index.n_heads * m->index.dim,
                     [WORKSPACE_INDEX_TURNED] = (uint64_t)m->index.n_heads * m->rotary,
                     [WORKSPACE_INDEX_K] = m->index.dim,
