@@ -140,6 +140,7 @@ static struct status derive_rope(struct arch_reading *r)
         return status_make(STATUS_INPUT, "%s: rope_theta: expected above 1, found %g", r->what,
                            m->rope_theta);
     }
+    if (m->family->typed_heads) return status_ok(); /* arch_derive_typed has checked it */
     if (!js_number(js_get(r->rope_parameters, "partial_rotary_factor"), &part)) return status_ok();
     if (!(part > 0 && part <= 1)) {
         return status_make(STATUS_INPUT,
@@ -243,7 +244,8 @@ static struct status derive_heads(struct arch_reading *r)
         return status_make(STATUS_INPUT, "%s: head_dim: expected a multiple of %d for %s, found %u",
                            r->what, LANES, m->family->title, m->query_dim);
     }
-    return derive_rotary(r);
+    TRY(derive_rotary(r));
+    return arch_derive_typed_heads(r);
 }
 
 static struct status check_heads(const struct arch_reading *r)
@@ -491,7 +493,8 @@ static struct status derive_ffn(struct arch_reading *r)
         m->ffn = m->shared_ffn;
         m->shared_ffn = 0;
     }
-    if (!f->has_experts || m->lone_shared || (f->mamba_blocks && m->n_experts == 0))
+    const bool may_be_dense = f->mamba_blocks || f->typed_heads;
+    if (!f->has_experts || m->lone_shared || (may_be_dense && m->n_experts == 0))
         return m->ffn > 0 ? status_ok() : arch_field_missing(r, "intermediate_size");
     if (m->n_experts == 0) return arch_field_missing(r, "num_local_experts");
     TRY(arch_derive_experts(r));
@@ -546,6 +549,7 @@ static struct status parse_root(struct arch_reading *r)
     TRY(arch_derive_blocks(r));
     TRY(arch_derive_shortcut(r));
     TRY(arch_derive_hybrid(r));
+    TRY(arch_derive_typed(r));
     TRY(derive_rope(r));
     TRY(derive_unrotated(r));
     TRY(derive_heads(r));
@@ -556,6 +560,7 @@ static struct status parse_root(struct arch_reading *r)
     TRY(derive_window(r));
     TRY(derive_ffn(r));
     TRY(arch_check_hybrid(r));
+    TRY(arch_check_typed(r));
     derive_eos(r);
     return status_ok();
 }

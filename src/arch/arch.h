@@ -56,8 +56,12 @@ struct arch_family {
                        "num_key_value_heads" says, and no sinks; heads of v have "v_head_dim"
                        elements and are multiplied by "attention_value_scale"; the fields of the
                        published file are checked by arch_hybrid.c */
-    bool mla;       /* multi-head latent attention; RoPE rotates neighbouring elements, unless
-                       "rope_interleave" is false */
+    bool typed_heads; /* Gemma-4: heads of layers without a window have "global_head_dim" elements,
+                         all of which rotate, the last ones by angles of 0, and there may be fewer
+                         KV heads; v is normed, and may be k before its norm; a scalar multiplies
+                         each layer's output; experts stand beside a dense FFN; arch_typed.c */
+    bool mla;         /* multi-head latent attention; RoPE rotates neighbouring elements, unless
+                         "rope_interleave" is false */
     bool partial_rotary; /* only a part of a head may be rotated: "partial_rotary_factor" */
     bool rotary_dim;     /* the rotated part is given as a number of elements: "rotary_dim" */
     bool out_norms;      /* attention and the FFN normalize their outputs, not their inputs */
@@ -233,6 +237,13 @@ struct arch {
     /* KV heads of the layers without a window, a divisor of G; 0: all layers have G. The cache has
      * G in all layers: each of these heads is there G / n_full_kv_heads times. */
     uint32_t n_full_kv_heads;
+    uint32_t full_dim;  /* elements of a head of q, k and v in the layers without a window; 0:
+                           query_dim and value_dim, as in the others. All of them rotate */
+    bool full_k_is_v;   /* in these layers v is k before its norm */
+    bool v_norm;        /* an RMSNorm without weights of each head of v */
+    bool layer_scale;   /* a scalar multiplies the residual stream after each layer */
+    bool joins_experts; /* MoE layers: the shared experts and the others have norms of their own, of
+                           inputs and outputs; the router reads rows with a third norm */
     /* Layer number n_layers may be a prediction layer (multi-token prediction of DeepSeek-V3, arXiv
      * 2412.19437, section 2.2), which gives draft tokens. n_predict: 1 if the layer is loaded; 0,
      * as set by arch_parse, if the checkpoint has none or nothing reads it. */
@@ -240,7 +251,8 @@ struct arch {
     uint32_t n_predict;
     uint32_t head_dim;  /* Hd, elements of a head in the cache and in attention kernels: the
                            published head_dim, padded with zeros to a multiple of LANES */
-    uint32_t rotary;    /* RoPE rotates the first `rotary` elements of a head */
+    uint32_t rotary;    /* RoPE rotates the first `rotary` elements of a head; in layers with a
+                           window arch_local_rotary */
     uint32_t query_dim; /* elements of a head of q in the weights: the published head_dim */
     uint32_t value_dim; /* elements of a head of o_proj's input in the weights. Without latent
                            attention, heads of q, k, v and of o's input all have the published
@@ -356,7 +368,8 @@ static inline uint32_t arch_delta_per_unit(const struct arch *m)
 /* Local. Returns the widest input of an output projection, attention's or a recurrent layer's. */
 static inline uint64_t arch_mixed_inputs(const struct arch *m)
 {
-    const uint64_t o = (uint64_t)m->n_heads * m->value_dim;
+    const uint32_t dim = m->full_dim > m->value_dim ? m->full_dim : m->value_dim;
+    const uint64_t o = (uint64_t)m->n_heads * dim;
     const uint64_t delta = (uint64_t)m->delta.n_value_heads * m->delta.value_dim;
     return o > delta ? o : delta;
 }
@@ -373,6 +386,41 @@ static inline uint32_t arch_shares_keys(const struct arch *m, uint32_t layer)
 {
     const bool fewer = m->n_full_kv_heads > 0 && !m->layer_has_window[layer];
     return fewer ? m->n_kv_heads / m->n_full_kv_heads : 1;
+}
+
+/* Local. Returns the rotated elements of a head in layers with a window. */
+static inline uint32_t arch_local_rotary(const struct arch *m)
+{
+    return m->full_dim > 0 ? m->query_dim : m->rotary;
+}
+
+/* Local. Return the elements of a head of q and k, and of v, in a layer's weights; and the largest
+ * in any layer. */
+static inline uint32_t arch_query_dim(const struct arch *m, bool has_window)
+{
+    return m->full_dim > 0 && !has_window ? m->full_dim : m->query_dim;
+}
+
+static inline uint32_t arch_value_dim_of(const struct arch *m, bool has_window)
+{
+    return m->full_dim > 0 && !has_window ? m->full_dim : m->value_dim;
+}
+
+static inline uint32_t arch_query_dim_most(const struct arch *m)
+{
+    return m->full_dim > m->query_dim ? m->full_dim : m->query_dim;
+}
+
+static inline uint32_t arch_value_dim_most(const struct arch *m)
+{
+    return m->full_dim > m->value_dim ? m->full_dim : m->value_dim;
+}
+
+/* Local. Returns the K-block of an output projection whose heads have `dim` elements, in a model
+ * where it is `leaf` for heads of value_dim: a K-block has as many heads in every layer. */
+static inline uint32_t arch_o_leaf(const struct arch *m, uint32_t leaf, uint32_t dim)
+{
+    return dim == m->value_dim ? leaf : leaf / m->value_dim * dim;
 }
 
 /* Local. True when heads are computed in other widths or numbers than the cache has them. */

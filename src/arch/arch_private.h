@@ -60,6 +60,9 @@ struct arch_reading {
     const struct js_node *block_types, *block_pattern; /* a list, a text with a letter per layer */
     const struct js_node *step_limit, *position_type;
     const struct js_node *linear_config; /* sizes and layers of Kimi-Linear's delta rule */
+    const struct js_node *layer_config;  /* Gemma-4: heads of single layers */
+    uint32_t top_k;                      /* a field for m.n_chosen in Gemma-4; 0: absent */
+    bool has_moe;                        /* Gemma-4: "enable_moe_block" */
     uint32_t expand;                     /* inputs of the output projection, in model widths */
     /* Ling 3; 0: absent */
     uint32_t group_size;              /* layers of a group, of which the last has attention */
@@ -105,6 +108,14 @@ struct status arch_derive_shortcut(struct arch_reading *r);
  * same. Errors: STATUS_INPUT. */
 struct status arch_derive_hybrid(struct arch_reading *r);
 struct status arch_check_hybrid(const struct arch_reading *r);
+
+/* arch_typed.c. Local. For Gemma-4: arch_derive_typed sets the heads of layers without a window,
+ * before RoPE is read; arch_derive_typed_heads, after the other heads are known, what follows from
+ * both; arch_check_typed, after all derivations, refuses what shoal cannot run. Errors:
+ * STATUS_INPUT. */
+struct status arch_derive_typed(struct arch_reading *r);
+struct status arch_derive_typed_heads(struct arch_reading *r);
+struct status arch_check_typed(const struct arch_reading *r);
 
 /* arch_encoder.c. Local. For encoders: sets the members that describe their layers, and refuses
  * fields that the reference would not read. Errors: STATUS_INPUT. */

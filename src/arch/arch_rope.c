@@ -29,10 +29,30 @@ static double head_dim_of(const struct js_node *config)
     return number_or(config, "head_dim", n_heads >= 1 ? floor(width / n_heads) : 0);
 }
 
+/* Returns the elements of a head in Gemma-4's layers without a window; 0 in other families. */
+static double full_dim_of(const struct js_node *config)
+{
+    const void *it = NULL;
+    const char *key;
+    const struct js_node *layer;
+    const struct js_node *layers = js_get(config, "per_layer_config");
+    if (js_type(layers) == JS_OBJECT && js_next(layers, &it, &key, &layer))
+        return number_or(layer, "head_dim", 0);
+    return number_or(config, "global_head_dim", 0);
+}
+
 uint32_t arch_value_dim(const struct js_node *config)
 {
     const double n = number_or(config, "v_head_dim", head_dim_of(config));
     return n >= 1 && n <= UINT32_MAX / 2 ? (uint32_t)n : 0;
+}
+
+uint32_t arch_full_dim(const struct js_node *config, uint64_t *n_heads)
+{
+    const double n = full_dim_of(config), heads = number_or(config, "num_attention_heads", 0);
+    const bool is_sane = n >= 1 && n <= 1024 && heads >= 1 && heads <= 4096;
+    *n_heads = is_sane ? (uint64_t)heads : 0;
+    return is_sane ? (uint32_t)n : 0;
 }
 
 uint32_t arch_delta_unit(const struct js_node *config)
@@ -97,7 +117,9 @@ static struct rope rope_read(const struct js_node *config, bool is_local)
     const struct js_node *own =
         js_get(parameters, is_local ? "sliding_attention" : "full_attention");
     if (js_type(own) == JS_OBJECT) parameters = own;
-    const double head_dim = number_or(config, "qk_rope_head_dim", head_dim_of(config));
+    const double full_dim = is_local ? 0 : full_dim_of(config);
+    const double head_dim =
+        number_or(config, "qk_rope_head_dim", full_dim > 0 ? full_dim : head_dim_of(config));
     const double part = number_or(parameters, "partial_rotary_factor",
                                   number_or(config, "partial_rotary_factor", 1.0));
     struct rope r = {.config = config};
@@ -109,6 +131,7 @@ static struct rope rope_read(const struct js_node *config, bool is_local)
     } else if (!is_plain(scaling, &r.rule)) {
         r.scaling = scaling;
     }
+    if (r.rule != NULL && strcmp(r.rule, "proportional") == 0) r.rotated = head_dim;
     return r;
 }
 
@@ -276,6 +299,18 @@ static struct status make_divided(const struct rope *r, struct arch_rope *out)
     return status_ok();
 }
 
+/* Makes plain frequencies for the first part of the elements, and 0 for the others (Gemma-4). */
+static struct status make_proportional(const struct rope *r, struct arch_rope *out)
+{
+    const double part = number_or(r->scaling, "partial_rotary_factor", 1);
+    const double n_turned = floor(part * r->rotated / 2);
+    double factor;
+    TRY(parameter(r, "factor", 0, 1, &factor));
+    for (size_t i = 0; i < out->n; i++)
+        out->inv_freq[i] = (double)i < n_turned ? (float)(plain_of(r, i) / factor) : 0;
+    return status_ok();
+}
+
 static struct status arch_rope_make_plain(const struct rope *r, struct arch_rope *out)
 {
     for (size_t i = 0; i < out->n; i++) out->inv_freq[i] = (float)plain_of(r, i);
@@ -291,6 +326,7 @@ static const struct {
              {"longrope", make_long},
              {"su", make_long},
              {"dynamic", make_alpha},
+             {"proportional", make_proportional},
              {"frequency_factors", make_divided}};
 
 static struct status rope_make(const struct rope *of, struct arch_rope *out)

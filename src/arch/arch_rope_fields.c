@@ -43,7 +43,10 @@ struct status arch_rope_fields_check(const struct arch_reading *r, const struct 
     static const char *const images[] = {"mrope_section", "mrope_interleaved"};
     const char *rule = js_string(js_get(rope, "rope_type"), NULL);
     if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
-    const bool is_special = is_long || (is_ntk && rule != NULL && strcmp(rule, "dynamic") == 0);
+    const bool is_part =
+        r->m.family->typed_heads && rule != NULL && strcmp(rule, "proportional") == 0;
+    const bool is_special =
+        is_part || is_long || (is_ntk && rule != NULL && strcmp(rule, "dynamic") == 0);
     if (rule != NULL && !is_special && !listed(rule, rules, sizeof rules / sizeof rules[0])) {
         return status_make(STATUS_INPUT,
                            "%s: %s of type \"%s\" is not implemented; shoal knows default, "

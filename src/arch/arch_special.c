@@ -18,6 +18,7 @@ struct status arch_derive_gemma(struct arch_reading *r)
     if (f->gelu) m->gate = GATE_GEGLU;
     if (f->root_embed) m->scale.embed = __builtin_sqrtf((float)m->width);
     if (f->query_scalar) m->scale.attention = 1.0f / __builtin_sqrtf(r->query_scalar);
+    if (f->typed_heads) m->scale.attention = 1;
     if (f->caps_scores) TRY(softcap_given(r, "attn_logit_softcapping"));
     if (f->caps_scores) TRY(softcap_given(r, "final_logit_softcapping"));
     return status_ok();
@@ -188,6 +189,7 @@ struct status arch_derive_experts(struct arch_reading *r)
     }
     if (m->n_chosen == 0)
         return arch_field_missing(r, f->moe_topk ? "moe_topk" : "num_experts_per_tok");
+    if (f->typed_heads) m->shared_ffn = m->ffn;
     if (f->weighs_inputs) {
         m->weighs_inputs = true;
         m->shared_ffn = m->ffn;

@@ -36,6 +36,17 @@ static const struct arch_tensor tensors[] = {
             DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_V, PART_FULL_HEADS, "self_attn.v_proj.weight", DIM_FULL_VALUES,
             DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_Q, PART_TYPED_HEADS, "self_attn.q_proj.weight", DIM_TYPED_Q,
+            DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_K, PART_TYPED_HEADS, "self_attn.k_proj.weight", DIM_TYPED_KV,
+            DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_V, PART_TYPED_VALUES, "self_attn.v_proj.weight", DIM_TYPED_KV,
+            DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_O, PART_TYPED_HEADS, "self_attn.o_proj.weight", DIM_D,
+            DIM_TYPED_Q),
+     .has_leaves = true},
+    {VECTOR(WEIGHT_Q_NORM, PART_TYPED_HEADS, "self_attn.q_norm.weight", DIM_TYPED_HEAD)},
+    {VECTOR(WEIGHT_K_NORM, PART_TYPED_HEADS, "self_attn.k_norm.weight", DIM_TYPED_HEAD)},
     {VECTOR(WEIGHT_Q_BIAS, PART_QKV_BIAS, "self_attn.q_proj.bias", DIM_Q)},
     {VECTOR(WEIGHT_K_BIAS, PART_QKV_BIAS, "self_attn.k_proj.bias", DIM_KV)},
     {VECTOR(WEIGHT_V_BIAS, PART_QKV_BIAS, "self_attn.v_proj.bias", DIM_VALUES)},
@@ -180,6 +191,12 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_FFN_OUT_NORM, PART_AFTER_NORMS, "post_mlp_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_FFN_NORM, PART_BEFORE_NORMS, "pre_feedforward_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_FFN_OUT_NORM, PART_OUT_NORMS, "post_feedforward_layernorm.weight", DIM_D)},
+    {VECTOR(WEIGHT_LAYER_SCALE, PART_LAYER_SCALE, "layer_scalar", DIM_ONE)},
+    {VECTOR(WEIGHT_SHARED_OUT_NORM, PART_JOINED, "post_feedforward_layernorm_1.weight", DIM_D)},
+    {VECTOR(WEIGHT_EXPERT_NORM, PART_JOINED, "pre_feedforward_layernorm_2.weight", DIM_D)},
+    {VECTOR(WEIGHT_EXPERT_OUT_NORM, PART_JOINED, "post_feedforward_layernorm_2.weight", DIM_D)},
+    {VECTOR(WEIGHT_ROUTER_NORM, PART_JOINED, "router.scale", DIM_D)},
+    {VECTOR(WEIGHT_EXPERT_SCALE, PART_JOINED, "router.per_expert_scale", DIM_E)},
     {MATRIX(CLASS_FFN, WEIGHT_GATE, PART_DENSE, "mlp.gate_proj.weight", DIM_F, DIM_D)},
     {MATRIX(CLASS_FFN, WEIGHT_UP, PART_DENSE, "mlp.up_proj.weight", DIM_F, DIM_D)},
     {MATRIX(CLASS_FFN, WEIGHT_DOWN, PART_DENSE, "mlp.down_proj.weight", DIM_D, DIM_F),
@@ -304,6 +321,8 @@ enum arch_axis arch_dim_axis(enum arch_dim dim)
                                                    [DIM_VALUES] = AXIS_KV_HEADS,
                                                    [DIM_FULL_KV] = AXIS_FULL_KV_HEADS,
                                                    [DIM_FULL_VALUES] = AXIS_FULL_KV_HEADS,
+                                                   [DIM_TYPED_Q] = AXIS_HEADS,
+                                                   [DIM_TYPED_KV] = AXIS_FULL_KV_HEADS,
                                                    [DIM_F] = AXIS_FFN,
                                                    [DIM_SHARED_F] = AXIS_SHARED_FFN,
                                                    [DIM_EXPERT_F] = AXIS_EXPERT_FFN,
@@ -327,6 +346,9 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim)
     case DIM_FULL_VALUES:
     case DIM_O:
         return m->value_dim;
+    case DIM_TYPED_Q:
+    case DIM_TYPED_KV:
+        return m->full_dim;
     case DIM_KV_B:
         return m->query_dim - m->rotary + m->value_dim;
     case DIM_INDEX_Q:
@@ -361,6 +383,9 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
                                        [DIM_VALUES] = m->n_kv_heads,
                                        [DIM_FULL_KV] = m->n_full_kv_heads,
                                        [DIM_FULL_VALUES] = m->n_full_kv_heads,
+                                       [DIM_TYPED_HEAD] = m->full_dim,
+                                       [DIM_TYPED_Q] = m->n_heads,
+                                       [DIM_TYPED_KV] = m->n_full_kv_heads,
                                        [DIM_Q_LORA] = m->q_lora,
                                        [DIM_KV_LORA] = m->kv_lora,
                                        [DIM_ROTARY] = m->rotary,
@@ -391,6 +416,8 @@ static uint64_t attention_parts(const struct arch *m, uint32_t layer)
                (m->q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP) |
                (m->latent_gates ? PART_LATENT_GATES : 0);
     const bool is_local = m->layer_has_window[layer];
+    if (m->full_dim > 0 && !is_local)
+        return PART_TYPED_HEADS | (m->full_k_is_v ? 0 : PART_TYPED_VALUES);
     const uint64_t sinks = !m->sinks               ? 0
                            : !m->family->hybrid_kv ? PART_SINKS
                            : is_local              ? PART_SINK_BIAS
@@ -412,9 +439,9 @@ static uint64_t moe_parts(const struct arch *m)
 {
     const bool is_gated = m->gate != GATE_RELU2;
     const uint64_t shared = PART_SHARED | (is_gated ? PART_SHARED_UP : PART_SHARED_RELU2);
-    return PART_MOE | (is_gated ? PART_MOE_UP : 0) | (m->select_bias ? PART_SELECT_BIAS : 0) |
-           (m->shared_ffn > 0 ? shared : 0) | (m->shared_mix ? PART_SHARED_MIX : 0) |
-           (m->expert_bias ? PART_EXPERT_BIAS : 0);
+    return PART_MOE | (is_gated ? PART_MOE_UP : 0) | (m->joins_experts ? PART_JOINED : 0) |
+           (m->select_bias ? PART_SELECT_BIAS : 0) | (m->shared_ffn > 0 ? shared : 0) |
+           (m->shared_mix ? PART_SHARED_MIX : 0) | (m->expert_bias ? PART_EXPERT_BIAS : 0);
 }
 
 static uint64_t dense_parts(const struct arch *m)
@@ -445,7 +472,7 @@ uint64_t arch_layer_parts(const struct arch *m, uint32_t layer)
     if (m->layer_lacks_mixer[layer]) return PART_LONE_FFN | ffn;
     if (m->layer_lacks_ffn[layer]) return PART_LONE_MIXER | mixer;
     return (layer >= m->n_layers ? PART_PREDICT : 0) | norms | (m->norm_bias ? PART_NORM_BIAS : 0) |
-           mixer | ffn;
+           (m->layer_scale ? PART_LAYER_SCALE : 0) | mixer | ffn;
 }
 
 /* Returns the number of elements of a tensor; for experts, one expert's times n_experts. */

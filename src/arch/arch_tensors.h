@@ -76,7 +76,14 @@ enum weight_role {
     WEIGHT_SHARED_GATE, /* the gate projection of the shared experts */
     WEIGHT_SHARED_UP,
     WEIGHT_SHARED_DOWN,
-    WEIGHT_SHARED_MIX, /* [1, D] the sigmoid gate of the shared experts */
+    WEIGHT_SHARED_MIX,      /* [1, D] the sigmoid gate of the shared experts */
+    WEIGHT_SHARED_OUT_NORM, /* norm of the shared experts' output, of the others' input and output,
+                               and of the router's input */
+    WEIGHT_EXPERT_NORM,
+    WEIGHT_EXPERT_OUT_NORM,
+    WEIGHT_ROUTER_NORM,
+    WEIGHT_EXPERT_SCALE, /* [E] multiply the chosen weights */
+    WEIGHT_LAYER_SCALE,  /* multiplies the residual stream after the layer */
     WEIGHT_ROUTER,
     WEIGHT_ROUTER_BIAS,
     WEIGHT_SELECT_BIAS,      /* added only to choose experts */
@@ -139,6 +146,9 @@ enum arch_dim {
     DIM_VALUES,  /* G value_dim: outputs of v */
     DIM_FULL_KV, /* the same two where layers without a window have fewer KV heads */
     DIM_FULL_VALUES,
+    DIM_TYPED_HEAD, /* full_dim: one head's elements in layers whose heads are of another width */
+    DIM_TYPED_Q,    /* H full_dim: outputs of q and inputs of o there */
+    DIM_TYPED_KV,   /* n_full_kv_heads full_dim: outputs of k, and of v, there */
     DIM_KV_B,     /* H (query_dim - rotary + value_dim): the heads' own parts of keys and values */
     DIM_Q_LORA,   /* q's latent */
     DIM_KV_LORA,  /* the latent of keys and values */
@@ -166,10 +176,12 @@ enum arch_dim {
 /* The parts that a model or a layer may have. A tensor exists if its part does. */
 #define ARCH_PARTS(PART)                                                                           \
     PART(EMBED)                                                                                    \
-    PART(PLACES)     /* EMBED of an encoder: embeddings of positions and types */                  \
-    PART(PREDICT)    /* of a prediction layer only */                                              \
-    PART(HEADS)      /* attention with its own keys and values */                                  \
-    PART(FULL_HEADS) /* HEADS with the KV heads of a layer without a window */                     \
+    PART(PLACES)       /* EMBED of an encoder: embeddings of positions and types */                \
+    PART(PREDICT)      /* of a prediction layer only */                                            \
+    PART(HEADS)        /* attention with its own keys and values */                                \
+    PART(FULL_HEADS)   /* HEADS with the KV heads of a layer without a window */                   \
+    PART(TYPED_HEADS)  /* HEADS with heads of full_dim elements, with norms */                     \
+    PART(TYPED_VALUES) /* TYPED_HEADS with a v of its own */                                       \
     PART(QKV_BIAS)                                                                                 \
     PART(O_BIAS)                                                                                   \
     PART(QK_NORM)                                                                                  \
@@ -203,6 +215,8 @@ enum arch_dim {
     PART(SHARED_UP)    /* shared experts with a gate and an up */                                  \
     PART(SHARED_RELU2) /* shared experts without a gate */                                         \
     PART(SHARED_MIX)                                                                               \
+    PART(JOINED) /* a MOE that joins shared experts and others by norms */                         \
+    PART(LAYER_SCALE)                                                                              \
     PART(EXPERT_BIAS)                                                                              \
     PART(IN_NORMS)                                                                                 \
     PART(OUT_NORMS)                                                                                \

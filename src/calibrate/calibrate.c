@@ -64,7 +64,8 @@ static struct status check_unquantized(const struct calib *c)
     if (c->o->model->n_full_kv_heads > 0) {
         return status_make(STATUS_USAGE,
                            "--calibration: not implemented for %s, whose layers without a window "
-                           "have fewer KV heads; rounding (--method rtn without --calibration) is",
+                           "have KV heads of another number or width; rounding (--method rtn "
+                           "without --calibration) is",
                            c->o->model->family->title);
     }
     for (uint32_t l = 0; l < c->o->model->n_layers; l++) {

@@ -199,6 +199,21 @@ static bool quantize_plan_has_role(const struct quantize_choice *c, enum weight_
     return c->class != QUANTIZE_OTHER && c->role == role;
 }
 
+/* Returns the leaf length of a quantized tensor of n_cols columns. That of o_proj is chosen for
+ * heads of value_dim, and then has as many heads where these are of another width; 0 if it cannot
+ * be whole groups there. */
+static uint32_t leaf_of_row(const struct arch *m, const struct arch_tensor *row, uint64_t n_cols,
+                            uint32_t group)
+{
+    const bool is_o = row->role == WEIGHT_O;
+    const uint32_t dim = is_o ? m->value_dim : arch_dim_unit(m, row->cols);
+    const uint64_t n = is_o ? (uint64_t)m->n_heads * dim : n_cols;
+    const uint32_t leaf = leaf_choose_quantized(n, leaf_common_unit(dim, group), leaves_least(row));
+    if (!is_o) return leaf;
+    const uint32_t own = arch_o_leaf(m, leaf, (uint32_t)(n_cols / m->n_heads));
+    return group > 0 && own % group != 0 ? 0 : own;
+}
+
 static struct status set_role(const struct ckpt *c, const struct arch *m,
                               struct quantize_choice *choices, const struct arch_tensor *row)
 {
@@ -217,8 +232,7 @@ static struct status set_role(const struct ckpt *c, const struct arch *m,
         choices[i].grid_bits = t->grid_bits;
         if (!any_made) continue;
         /* whole groups, and in o_proj whole heads */
-        const uint32_t unit = leaf_common_unit(arch_dim_unit(m, row->cols), group);
-        choices[i].leaf_elems = leaf_choose_quantized(t->n_cols, unit, leaves_least(row));
+        choices[i].leaf_elems = leaf_of_row(m, row, t->n_cols, group);
         if (choices[i].leaf_elems == 0) {
             return status_make(STATUS_INPUT,
                                "%s: tensor %s: %llu columns cannot be cut into leaves",

@@ -30,10 +30,12 @@ static void tensors_fini(struct tensors *t)
     mem_free(&t->specs);
 }
 
-static uint32_t leaf_of(const struct layout_model *m, enum weight_role role)
+static uint32_t leaf_of(const struct layout_model *m, const struct weight_spec *s)
 {
-    return role == WEIGHT_O             ? m->o_leaf
-           : role == WEIGHT_DOWN        ? m->ffn_leaf
+    const enum weight_role role = s->role;
+    if (role == WEIGHT_O)
+        return arch_o_leaf(m->arch, m->o_leaf, arch_dim_unit(m->arch, s->tensor->cols));
+    return role == WEIGHT_DOWN          ? m->ffn_leaf
            : role == WEIGHT_EXPERT_DOWN ? m->expert_leaf
            : role == WEIGHT_SHARED_DOWN ? m->shared_leaf
            : role == WEIGHT_DELTA_O     ? m->delta_leaf
@@ -54,7 +56,7 @@ static struct status add_tensor(void *ctx, const struct weight_spec *s)
         .n_dims = s->is_expert && !s->is_vector ? 3
                   : has_rows                    ? 2
                                                 : 1,
-        .leaf_elems = leaf_of(t->model, s->role),
+        .leaf_elems = leaf_of(t->model, s),
         .grid_bits = GRID_BITS,
     };
     memcpy(spec->dims, dims + 3 - spec->n_dims, spec->n_dims * sizeof *dims);

@@ -82,8 +82,8 @@ static struct status job_device_check_model(const struct arch *m, const char *na
     }
     if (m->n_full_kv_heads > 0) {
         return status_make(STATUS_USAGE,
-                           "--device %s: %s has layers with fewer KV heads, which run on CPUs "
-                           "alone; run it with --device cpu",
+                           "--device %s: %s has layers with KV heads of another number or width, "
+                           "which run on CPUs alone; run it with --device cpu",
                            name, m->family->title);
     }
     if (m->n_heads <= DEVICE_HEADS_MAX) return status_ok();

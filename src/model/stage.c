@@ -107,7 +107,8 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
                                            [WORKSPACE_UP] = &s->up,
                                            [WORKSPACE_MIX] = &s->mix,
                                            [WORKSPACE_SHARED] = &s->shared,
-                                           [WORKSPACE_SHORTCUT] = &s->shortcut};
+                                           [WORKSPACE_SHORTCUT] = &s->shortcut,
+                                           [WORKSPACE_ROUTED] = &s->routed};
     for (int i = 0; i < WORKSPACE_COUNT; i++) {
         void *p = base + at->offset[i];
         memcpy(arrays[i], &p, sizeof p);
@@ -122,7 +123,8 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
 
 static struct status make_ones(struct stage *s)
 {
-    const size_t n = s->o.model->l2_norm ? s->o.model->query_dim : 0;
+    const struct arch *m = s->o.model;
+    const size_t n = m->l2_norm || m->v_norm ? arch_value_dim_most(m) : 0;
     if (n == 0) return status_ok();
     TRY(mem_alloc(&s->ones, n, sizeof *s->ones, "workspace"));
     for (size_t i = 0; i < n; i++) s->ones[i] = 1;
@@ -295,6 +297,7 @@ static struct part stage_part_of(const struct stage *s, const struct hidden *hid
                                  size_t n_rows, int lane)
 {
     const size_t d = s->o.model->width, half = s->o.model->rotary / 2;
+    const size_t local = arch_local_rotary(s->o.model) / 2;
     return (struct part){.hidden = {.n_rows = n_rows,
                                     .h = hidden->h + row0 * d,
                                     .bad = hidden->bad + row0,
@@ -302,7 +305,7 @@ static struct part stage_part_of(const struct stage *s, const struct hidden *hid
                          .row0 = row0,
                          .cos = s->cos + row0 * half,
                          .sin = s->sin + row0 * half,
-                         .local = {s->local.cos + row0 * half, s->local.sin + row0 * half},
+                         .local = {s->local.cos + row0 * local, s->local.sin + row0 * local},
                          .lane = lane};
 }
 

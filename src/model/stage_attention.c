@@ -55,6 +55,7 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
     op_rope_table(s->o.kern, &a);
     if (s->o.weights->local_inv_freq == NULL) return;
     a.inv_freq = s->o.weights->local_inv_freq;
+    a.rot = arch_local_rotary(s->o.model);
     a.scale = 1;
     a.cos = s->local.cos;
     a.sin = s->local.sin;
@@ -117,16 +118,13 @@ bool stage_is_padded(const struct stage *s)
     return arch_pads_heads(s->o.model);
 }
 
-/* Applies RMSNorm with w to each of n heads [query_dim], in place; does nothing if w is NULL. */
-static void norm_narrow(struct stage *s, float *x, const float *w, size_t n)
+/* Applies RMSNorm with w to each of n heads [width], in place; does nothing if w is NULL. */
+static void norm_narrow(struct stage *s, float *x, const float *w, size_t width, size_t n)
 {
     if (w == NULL) return;
-    op_rmsnorm(s->o.kern, &(struct norm_args){.x = x,
-                                              .w = w,
-                                              .n_rows = n,
-                                              .n = s->o.model->query_dim,
-                                              .eps = s->o.model->norm_eps,
-                                              .y = x});
+    op_rmsnorm(s->o.kern,
+               &(struct norm_args){
+                   .x = x, .w = w, .n_rows = n, .n = width, .eps = s->o.model->norm_eps, .y = x});
 }
 
 /* Sets `to` [n, Hd] to the heads of `from` [n, width], padded with zeros. */
@@ -178,17 +176,21 @@ static void widen_heads(struct stage *s, const struct layer *layer, const float 
 {
     const struct arch *m = s->o.model;
     const size_t n_q = n_rows * s->attention.n_heads;
-    norm_narrow(s, s->q, q_norm, n_q);
-    norm_narrow(s, s->k_narrow, k_norm, n_rows * s->attention.n_kv_heads);
-    widen(s, s->q, m->query_dim, n_q, s->q_wide);
-    widen_kv(s, layer, s->k_narrow, m->query_dim, n_rows, s->k);
-    widen_kv(s, layer, s->v_narrow, m->value_dim, n_rows, s->v);
+    const size_t n_kv = n_rows * range_count(computed_kv(s, layer));
+    const size_t width = arch_query_dim(m, layer->has_window);
+    const size_t v_width = arch_value_dim_of(m, layer->has_window);
+    norm_narrow(s, s->q, q_norm, width, n_q);
+    norm_narrow(s, s->k_narrow, k_norm, width, n_kv);
+    norm_narrow(s, s->v_narrow, m->v_norm ? s->ones : NULL, v_width, n_kv);
+    widen(s, s->q, width, n_q, s->q_wide);
+    widen_kv(s, layer, s->k_narrow, width, n_rows, s->k);
+    widen_kv(s, layer, s->v_narrow, v_width, n_rows, s->v);
 }
 
-/* s->attended [T, H, value_dim] = s->o_wide without the padding of each head. */
-static void narrow_heads(struct stage *s, size_t n_rows)
+/* s->attended [T, H, elements of v] = s->o_wide without the padding of each head. */
+static void narrow_heads(struct stage *s, const struct layer *layer, size_t n_rows)
 {
-    const size_t narrow = s->o.model->value_dim;
+    const size_t narrow = arch_value_dim_of(s->o.model, layer->has_window);
     op_place_rows(s->o.kern, &(struct place_args){.from = s->o_wide,
                                                   .n_rows = n_rows * s->attention.n_heads,
                                                   .width = narrow,
@@ -221,6 +223,25 @@ static void apply_gates(struct stage *s, size_t n_rows)
                                              .width = n});
 }
 
+/* Returns how many elements of a head rotate. */
+static uint32_t rotary_of(const struct stage *s, const struct layer *layer)
+{
+    if (layer->is_unrotated) return 0;
+    return layer->is_local ? arch_local_rotary(s->o.model) : s->o.model->rotary;
+}
+
+/* In a layer whose v is k: copies k, before it is normed. */
+static void copy_keys(struct stage *s, const struct layer *layer, size_t n_rows)
+{
+    const struct arch *m = s->o.model;
+    const size_t n = range_count(computed_kv(s, layer)) * m->full_dim;
+    if (!m->full_k_is_v || layer->has_window) return;
+    op_place_rows(
+        s->o.kern,
+        &(struct place_args){
+            .from = s->k_narrow, .n_rows = n_rows, .width = n, .to_stride = n, .to = s->v_narrow});
+}
+
 /* s->attended = attention over the keys and values of each head, of the normed rows `in`. */
 static void attend_heads(struct stage *s, const struct layer *layer, const struct part *p,
                          struct act_rows *in)
@@ -234,9 +255,10 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
     stage_columns(s, qkv, 3, in);
     stage_adapt_columns(s, &(struct adapter_columns){layer, ADAPTER_Q, qkv, 3}, p, in);
     if (gated) take_queries(s, n_rows);
+    copy_keys(s, layer, n_rows);
     const bool whole = s->o.model->qk_norm_whole, padded = stage_is_padded(s);
     const float *q_norm = whole ? NULL : w->q_norm, *k_norm = whole ? NULL : w->k_norm;
-    if (s->ones != NULL && !layer->is_unrotated) q_norm = k_norm = s->ones;
+    if (s->o.model->l2_norm && !layer->is_unrotated) q_norm = k_norm = s->ones;
     if (s->q_scale != NULL && (layer->is_unrotated || s->o.model->tuning.everywhere))
         op_scale_rows(s->o.kern, s->q, s->q_scale + p->row0, n_rows,
                       (size_t)s->attention.n_heads * s->o.model->query_dim, s->q);
@@ -253,7 +275,7 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                                         .q_norm = padded ? NULL : q_norm,
                                         .k_norm = padded ? NULL : k_norm,
                                         .sinks = w->sinks,
-                                        .rotary = layer->is_unrotated ? 0 : s->o.model->rotary,
+                                        .rotary = rotary_of(s, layer),
                                         .cos = layer->is_local ? p->local.cos : p->cos,
                                         .sin = layer->is_local ? p->local.sin : p->sin,
                                         .window = layer->window,
@@ -264,7 +286,7 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                                         .n_part_floats = WORKSPACE_TILE_PARTS_BYTES / sizeof(float),
                                         .n_rows = n_rows};
     attention_run(s->o.kern, &s->attention, &work);
-    if (padded) narrow_heads(s, n_rows);
+    if (padded) narrow_heads(s, layer, n_rows);
     if (gated) apply_gates(s, n_rows);
 }
 
@@ -289,7 +311,8 @@ static struct inner_rows mixed_rows(const struct stage *s, const struct layer *l
     const struct arch *m = s->o.model;
     const struct weights *w = s->o.weights;
     const struct range held = layer->is_delta ? w->delta_heads : w->heads;
-    const uint32_t n = layer->is_delta ? arch_dim_unit(m, DIM_DELTA_V) : m->value_dim;
+    const uint32_t n =
+        layer->is_delta ? arch_dim_unit(m, DIM_DELTA_V) : arch_value_dim_of(m, layer->has_window);
     const uint32_t n_units = layer->is_delta ? arch_delta_units(m) : m->n_heads;
     return (struct inner_rows){.x = s->attended,
                                .n_rows = n_rows,

@@ -9,7 +9,8 @@ struct status stage_make_moe(struct stage *s)
     const struct arch *m = s->o.model;
     if (m->n_experts == 0) return status_ok();
     if (s->o.capacity->policy != CAPACITY_DROPLESS &&
-        (m->family->sigmoid || m->weighs_inputs || m->router.n_groups > 1 || m->shortcut)) {
+        (m->family->sigmoid || m->weighs_inputs || m->router.n_groups > 1 || m->shortcut ||
+         m->joins_experts)) {
         return status_make(STATUS_USAGE, "--capacity-factor: not implemented for the routing of %s",
                            m->family->title);
     }
@@ -90,6 +91,14 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
     return inner;
 }
 
+/* Multiplies h by the layer's scalar, if it has one, in the rows that this rank holds. */
+static void scale_stream(struct stage *s, const struct layer *layer, const struct part *p)
+{
+    const size_t d = s->o.model->width, first = p->own.begin * d;
+    if (s->o.model->layer_scale)
+        op_scale(s->o.kern, p->hidden.h + first, layer->scale, range_count(p->own) * d);
+}
+
 static void dense_block(struct stage *s, const struct layer *layer, struct act_rows *in,
                         struct part *p)
 {
@@ -100,6 +109,7 @@ static void dense_block(struct stage *s, const struct layer *layer, struct act_r
                                      .layer = layer,
                                      .site = ADAPTER_DOWN};
     stage_add(s, &out, &inner, p);
+    scale_stream(s, layer, p);
 }
 
 /* Returns the output of the shared experts for the rows that this rank holds, in the part's rows of
@@ -137,7 +147,13 @@ static const struct packed *first_linear(const struct stage *s, const struct lay
     return is_cut && all_have ? &layer->moe.gate[0] : NULL;
 }
 
-/* Returns the part's rows of the experts' output that the next layer adds. */
+/* True when the experts' output is not added to h at once. */
+static bool is_apart(const struct layer *layer)
+{
+    return layer->starts_shortcut || layer->moe.out_norm != NULL;
+}
+
+/* Returns the part's rows of the experts' output, which the next layer adds or which is normed. */
 static float *shortcut_of(const struct stage *s, const struct part *p)
 {
     return s->shortcut + p->row0 * s->o.model->width;
@@ -152,7 +168,8 @@ static struct moe_rows moe_rows_of(const struct stage *s, const struct layer *la
                              .own = p->own,
                              .x = in->x,
                              .in = in,
-                             .h = layer->starts_shortcut ? shortcut_of(s, p) : hidden->h,
+                             .router_x = layer->moe.router_norm != NULL ? s->routed : NULL,
+                             .h = is_apart(layer) ? shortcut_of(s, p) : hidden->h,
                              .bad = hidden->bad,
                              .dropped = hidden->dropped,
                              .load =
@@ -182,8 +199,73 @@ static void clear_shortcut(struct stage *s, const struct part *p)
                  p->hidden.n_rows * s->o.model->width * sizeof(float));
 }
 
+static void norm_in_place(struct stage *s, const float *w, size_t n_rows, float *x)
+{
+    op_rmsnorm(s->o.kern, &(struct norm_args){.x = x,
+                                              .w = w,
+                                              .n_rows = n_rows,
+                                              .n = s->o.model->width,
+                                              .eps = s->o.model->norm_eps,
+                                              .y = x});
+}
+
+/* s->routed = the router's input. */
+static void route_rows(struct stage *s, const struct layer *layer, struct part *p)
+{
+    const size_t d = s->o.model->width;
+    const struct act_rows in =
+        s->row_sum->norm(s, p, stage_norm(layer->moe.router_norm, NULL), NULL);
+    op_place_rows(
+        s->o.kern,
+        &(struct place_args){
+            .from = in.x, .n_rows = p->hidden.n_rows, .width = d, .to_stride = d, .to = s->routed});
+    if (part_is_cut(p)) comm_barrier(s->o.comm, COMM_TP); /* all ranks have read the shared rows */
+}
+
+/* Runs the dense FFN of a layer with experts beside it, and sets p->at_experts for moe_start, with
+ * rows normed for the experts: *in, which it borrows. */
+static void begin_joined(struct stage *s, const struct layer *layer, struct act_rows *in,
+                         struct part *p)
+{
+    const size_t d = s->o.model->width;
+    const struct layout *l = s->o.layout;
+    const bool all_have = range_count(layout_shared_ffn(l, l->tp - 1)) > 0;
+    const struct packed *first = !part_is_cut(p) || all_have ? &layer->ffn.gate : NULL;
+    *in = s->row_sum->norm(s, p, stage_norm(layer->ffn_norm, NULL), first);
+    shared_block(s, layer, in, p);
+    norm_in_place(s, layer->moe.shared_out_norm, range_count(p->own),
+                  s->shared + (p->row0 + p->own.begin) * d);
+    route_rows(s, layer, p);
+    *in = s->row_sum->norm(s, p, stage_norm(layer->moe.norm, NULL), first_linear(s, layer, p));
+    clear_shortcut(s, p);
+    p->at_experts = moe_rows_of(s, layer, in, p);
+}
+
+/* Adds the outputs of the dense FFN and of the experts to h, each normed, and their sum normed. */
+static void end_joined(struct stage *s, const struct layer *layer, const struct part *p)
+{
+    const size_t d = s->o.model->width, n_rows = range_count(p->own), first = p->own.begin * d;
+    float *out = shortcut_of(s, p) + first;
+    norm_in_place(s, layer->moe.out_norm, n_rows, out);
+    op_add(s->o.kern, out, s->shared + p->row0 * d + first, n_rows * d);
+    norm_in_place(s, layer->ffn_out_norm, n_rows, out);
+    op_add(s->o.kern, p->hidden.h + first, out, n_rows * d);
+    scale_stream(s, layer, p);
+}
+
+/* The FFN block of a layer with experts beside a dense FFN. */
+static struct status joined_block(struct stage *s, const struct layer *layer, struct part *p)
+{
+    struct act_rows in;
+    begin_joined(s, layer, &in, p);
+    TRY(moe_forward(s->moe, layer, &p->at_experts));
+    end_joined(s, layer, p);
+    return status_ok();
+}
+
 struct status stage_ffn(struct stage *s, const struct layer *layer, struct part *p)
 {
+    if (layer->moe.out_norm != NULL) return joined_block(s, layer, p);
     struct act_rows in = normed_rows(s, layer, p);
     if (layer->ends_shortcut) {
         TRY(stage_take_results(s, p));
@@ -206,9 +288,17 @@ struct status stage_ffn(struct stage *s, const struct layer *layer, struct part 
 
 struct status stage_send_rows(struct stage *s, const struct layer *layer, struct part *p)
 {
-    struct act_rows in = normed_rows(s, layer, p);
-    p->at_experts = moe_rows_of(s, layer, &in, p);
+    struct act_rows in;
     p->calls_experts = true;
+    p->calls = layer;
+    if (layer->moe.out_norm != NULL) {
+        begin_joined(s, layer, &in, p);
+        const struct status st = moe_start(s->moe, layer, &p->at_experts, p->number);
+        p->at_experts.in = NULL; /* no longer read */
+        return st;
+    }
+    in = normed_rows(s, layer, p);
+    p->at_experts = moe_rows_of(s, layer, &in, p);
     if (layer->starts_shortcut) clear_shortcut(s, p);
     TRY(moe_start(s->moe, layer, &p->at_experts, p->number));
     p->at_experts.in = NULL; /* no longer read */
@@ -229,5 +319,7 @@ struct status stage_take_results(struct stage *s, struct part *p)
 {
     if (!p->calls_experts) return status_ok();
     p->calls_experts = false;
-    return moe_finish(s->moe, p->number);
+    TRY(moe_finish(s->moe, p->number));
+    if (p->calls->moe.out_norm != NULL) end_joined(s, p->calls, p);
+    return status_ok();
 }

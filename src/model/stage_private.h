@@ -18,7 +18,7 @@ struct part_sum {
 
 /* The rotations of rows in layers with a window, where these differ from other layers'. */
 struct local_rotation {
-    float *cos, *sin; /* [T, rotary / 2] */
+    float *cos, *sin; /* [T, arch_local_rotary / 2] */
 };
 
 /* Consecutive rows of a part that have the same adapter. */
@@ -44,6 +44,7 @@ struct part {
     struct part_sum under_way;  /* used by row_sum_grid.c only */
     int number;                 /* below STAGE_PARTS */
     struct moe_rows at_experts; /* the rows of the MoE block's call, while calls_experts */
+    const struct layer *calls;  /* the layer whose experts these are */
     bool calls_experts;         /* moe_finish has not been called */
 };
 enum { STAGE_PARTS = GRID_SUM_LANES };
@@ -143,7 +144,8 @@ struct stage {
     void *workspace; /* owned; holds the arrays below, for T <= max_rows; arrays that are not alive
                         at the same time share memory (parallel/layout/workspace.h) */
     float *x;        /* [T, D] normed input of a block */
-    float *q, *attended; /* [T, H query_dim], [T, H value_dim] */
+    float *q, *attended; /* [T, H query_dim], [T, H value_dim], or in layers with heads of another
+                            width both [T, H full_dim] */
     float *k, *v;        /* [T, G, Hd] */
     /* Heads of another width than in the cache: those of latent attention, and padded heads. In
      * other models k_narrow is k, v_narrow v, q_wide q, and o_wide attended. */
@@ -164,7 +166,8 @@ struct stage {
     struct prediction prediction;
     float *gate, *up;    /* [T, F] */
     float *shared;       /* [T, D] output of the shared experts */
-    float *shortcut;     /* [T, D] output of experts that the next layer adds */
+    float *shortcut;     /* [T, D] output of experts that the next layer adds, or that is normed */
+    float *routed;       /* [T, D] the router's input, if it is not that of the experts */
     float *mix;          /* [T] the shared experts' gate */
     float *tile_parts;   /* WORKSPACE_TILE_PARTS_BYTES, for attention by tiles */
     uint32_t *head_sums; /* [T, H + G] sums of squares for norms over several heads, as bits; in
@@ -175,8 +178,8 @@ struct stage {
     struct kept_layers kept;
     float *cos, *sin; /* [T, rotary / 2] */
     struct local_rotation local;
-    float *q_scale;     /* [T] factors on q (struct arch_tuning); NULL: the model has none */
-    float *ones;        /* [query_dim] the weights of norms without weights; NULL: there are none */
+    float *q_scale; /* [T] factors on q (struct arch_tuning); NULL: the model has none */
+    float *ones;    /* [the widest head] weights of norms without weights; NULL: there are none */
     int32_t *positions; /* [T] in host memory, as is final_rows */
     int32_t *final_rows;
     void *codes;       /* quantized input rows; NULL: no dense linear reads such rows */

@@ -194,11 +194,11 @@ static struct status route(struct moe *m, struct pass *p, float **logits)
     TRY(moe_grow(m, BUF_LIST_IDS, n_choices, sizeof(int32_t), &p->ids));
     TRY(moe_grow(m, BUF_WEIGHTS, n_choices, sizeof(float), &p->weights));
     TRY(moe_grow(m, BUF_SLOT, n_choices, sizeof(int32_t), &p->slots));
+    const float *x = p->rows->router_x != NULL ? p->rows->router_x : p->rows->x;
     const struct linear_group group = {.w = &p->w->router, .row0 = 0, .n_rows = n};
     const struct linear_args linear = {.groups = &group,
                                        .n_groups = 1,
-                                       .x =
-                                           p->rows->x + (size_t)p->listed.begin * m->o.model->width,
+                                       .x = x + (size_t)p->listed.begin * m->o.model->width,
                                        .x_stride = m->o.model->width,
                                        .y = *logits,
                                        .y_stride = n_routed,
@@ -214,6 +214,8 @@ static struct status route(struct moe *m, struct pass *p, float **logits)
                                        .bias = p->w->select_bias};
     op_router(m->o.kern, &router, n);
     mem_ops_get(m->o.kern, p->ids, ids, n_choices * sizeof *ids);
+    for (size_t i = 0; p->w->scale != NULL && i < n_choices; i++)
+        p->weights[i] *= p->w->scale[p->ids[i]];
     return device_status(m->o.kern->device);
 }
 

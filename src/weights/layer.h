@@ -78,10 +78,15 @@ struct moe_weights {
                                    same array, the linear before the activation */
     struct packed *down;        /* [n_experts] of [D, F] with K-blocks */
     float *gate_bias, *up_bias; /* [n_experts, F]; or NULL */
-    float *down_bias;           /* [n_experts, D] added once, after the sum; or NULL */
-    const uint32_t *place;      /* [P] borrowed: the places of each expert; or NULL: by id */
-    const uint32_t *first;      /* [E + 1] borrowed: where an expert's places begin in `place` */
-    const uint32_t *expert_at;  /* [P] borrowed: the expert at each place */
+    /* experts beside a dense FFN (struct arch, joins_experts); else NULL */
+    float *shared_out_norm, *norm, *out_norm; /* [D] of the FFN's output, of the experts' input and
+                                                 of their output */
+    float *router_norm;                       /* [D] of the router's input */
+    float *scale;              /* [E] multiplies the chosen weights; in host memory */
+    float *down_bias;          /* [n_experts, D] added once, after the sum; or NULL */
+    const uint32_t *place;     /* [P] borrowed: the places of each expert; or NULL: by id */
+    const uint32_t *first;     /* [E + 1] borrowed: where an expert's places begin in `place` */
+    const uint32_t *expert_at; /* [P] borrowed: the expert at each place */
     /* gate, up and down may also be indexed by the places of the other EP ranks' experts, relative
      * to this rank's first (so an index may be negative); those weights are in memory that all
      * these ranks can read */
@@ -103,6 +108,7 @@ struct layer {
     uint32_t in_stage; /* counted from the first layer of the stage */
     uint32_t window;   /* positions that a row sees, as attn_args has it; 0: all */
     bool is_unrotated; /* q and k stay as they are (NoPE) */
+    bool has_window;   /* window is not 0 */
     bool is_local;     /* RoPE with the frequencies of layers with a window */
     uint32_t kv_share; /* KV heads of the cache with the same keys and values */
     bool is_moe;
@@ -114,6 +120,8 @@ struct layer {
     uint32_t kv_table;       /* of its KV blocks (parallel/layout/kv_groups.h) */
     uint32_t in_cache; /* its place among the layers of a KV block; of a recurrent layer, among the
                           recurrent layers of the stage */
+    float scale;       /* multiplies the residual stream after the layer, if the model has such
+                          scalars */
     float *attn_norm, *ffn_norm;           /* [D] of the input of attention, of the FFN; or NULL */
     float *attn_norm_bias, *ffn_norm_bias; /* [D] of layer norms; NULL: these are RMSNorms */
     float *attn_out_norm, *ffn_out_norm;   /* [D] of the output of attention, of the FFN; or NULL */

@@ -161,6 +161,11 @@ static const struct place role_places[WEIGHT_ROLE_COUNT] = {
     [WEIGHT_DELTA_Z_LOW] = {IN_LAYER(delta.z_low)},
     [WEIGHT_DELTA_O] = {IN_LAYER(delta.o)},
     [WEIGHT_ROUTER] = {IN_LAYER(moe.router)},
+    [WEIGHT_SHARED_OUT_NORM] = {IN_LAYER(moe.shared_out_norm)},
+    [WEIGHT_EXPERT_NORM] = {IN_LAYER(moe.norm)},
+    [WEIGHT_EXPERT_OUT_NORM] = {IN_LAYER(moe.out_norm)},
+    [WEIGHT_ROUTER_NORM] = {IN_LAYER(moe.router_norm)},
+    [WEIGHT_EXPERT_SCALE] = {IN_LAYER(moe.scale)},
     [WEIGHT_PREDICT_TOKEN_NORM] = {IN_LAYER(predict.token_norm)},
     [WEIGHT_PREDICT_ROW_NORM] = {IN_LAYER(predict.row_norm)},
     [WEIGHT_PREDICT_JOIN] = {IN_LAYER(predict.join)},
@@ -293,6 +298,10 @@ static struct status make_target(struct loading *ld, struct target *t)
         t->vector = &layer_of(w, &t->spec)->ffn.xielu[t->spec.role - WEIGHT_XIELU_P];
         return status_ok();
     }
+    if (t->spec.role == WEIGHT_LAYER_SCALE) {
+        t->vector = &layer_of(w, &t->spec)->scale;
+        return status_ok();
+    }
     if (t->spec.role == WEIGHT_KV_B) return make_latent(w, ld->m, t);
     if (t->spec.is_vector) {
         float **vector = place_of(w, &t->spec);
@@ -400,6 +409,7 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
         if (m->chunked && layer->window > 0) layer->window |= KERN_CHUNKS;
         layer->is_unrotated = m->layer_is_unrotated[layer->index];
         layer->kv_share = arch_shares_keys(m, layer->index);
+        layer->has_window = layer->window > 0;
         layer->is_local = m->local_rope && layer->window > 0;
         layer->moe.n_experts = range_count(w->experts);
         if (l->expert_places == NULL) continue;
@@ -412,13 +422,15 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
     return status_ok();
 }
 
-/* *out = the frequencies `from` [n] of the dataset `name`. */
-static struct status keep_frequencies(struct loading *ld, const struct arch *m, const char *name,
-                                      const float *from, size_t n, float **out)
+/* *out = the file's frequencies `from` [n], of layers with a window or of the others. */
+static struct status keep_frequencies(struct loading *ld, bool is_local, const float *from,
+                                      size_t n, float **out)
 {
-    if (n != m->rotary / 2) {
+    const uint32_t rotary = is_local ? arch_local_rotary(ld->m) : ld->m->rotary;
+    if (n != rotary / 2) {
         return status_make(STATUS_INPUT, "%s: rope/%s: expected %u values, found %zu",
-                           ckpt_path(ld->c), name, m->rotary / 2, n);
+                           ckpt_path(ld->c), is_local ? "local_inv_freq" : "inv_freq", rotary / 2,
+                           n);
     }
     TRY(keep_array(ld->w, out, n * sizeof **out));
     mem_ops_put(ld->w->kern, *out, from, n * sizeof **out);
@@ -447,9 +459,9 @@ static struct status weights_load_prepare(struct loading *ld, const struct arch 
     TRY(describe_layers(w, m, l));
     size_t n = 0;
     const float *inv_freq = ckpt_rope_inv_freq(ld->c, &n);
-    TRY(keep_frequencies(ld, m, "inv_freq", inv_freq, n, &w->inv_freq));
+    TRY(keep_frequencies(ld, false, inv_freq, n, &w->inv_freq));
     const float *local = ckpt_rope_local_inv_freq(ld->c, &n);
-    if (m->local_rope) TRY(keep_frequencies(ld, m, "local_inv_freq", local, n, &w->local_inv_freq));
+    if (m->local_rope) TRY(keep_frequencies(ld, true, local, n, &w->local_inv_freq));
     w->rope_factors = ckpt_rope_factors(ld->c);
     if (m->kv_lora == 0)
         w->rope_factors.softmax = 1; /* YaRN's mscale_all_dim is of latents alone */
@@ -539,6 +551,16 @@ static void finish_xielu(struct weights *w)
     }
 }
 
+/* Joins the router's constant factor to the weights of its norm. */
+static void finish_router_norms(struct weights *w, const struct arch *m)
+{
+    const float factor = 1.0f / __builtin_sqrtf((float)m->width);
+    for (uint32_t i = 0; i < range_count(w->layers); i++) {
+        float *norm = w->stage_layers[i].moe.router_norm;
+        for (uint32_t k = 0; norm != NULL && k < m->width; k++) norm[k] *= factor;
+    }
+}
+
 struct status weights_load(const struct weights_source *from, struct weights **out,
                            struct loader_stats *stats)
 {
@@ -565,6 +587,7 @@ struct status weights_load(const struct weights_source *from, struct weights **o
         st = comm_agree(from->comm, st);
     }
     if (!status_failed(&st) && m->family->xielu) finish_xielu(ld.w);
+    if (!status_failed(&st) && m->joins_experts) finish_router_norms(ld.w, m);
     if (!status_failed(&st) && m->tied && !m->headless && l->pp == 1) ld.w->head = ld.w->embed;
     mem_free(&ld.targets);
     mem_free(&ld.wants);

@@ -128,7 +128,7 @@ static struct status take_floats(const struct loading *ld, const struct target *
             put_conv(ld, t->vector + first + r, values);
             continue;
         }
-        if (weights_is_xielu(t->spec.role)) {
+        if (weights_is_xielu(t->spec.role) || t->spec.role == WEIGHT_LAYER_SCALE) {
             *t->vector = values[0];
             continue;
         }

@@ -62,6 +62,8 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "gemma2": "model.layers.1.pre_feedforward_layernorm.weight",
            "gemma3_text": "model.layers.1.self_attn.q_norm.weight",
            "gemma3-text": "language_model.model.layers.1.self_attn.q_norm.weight",
+           "gemma4": "model.language_model.layers.5.self_attn.k_proj.weight",  # v, too
+           "gemma4-dense": "model.layers.3.self_attn.v_proj.weight",
            "phi3": "model.layers.1.self_attn.qkv_proj.weight",
            "glm4": "model.layers.1.post_mlp_layernorm.weight",
            "ernie4_5": "model.layers.1.self_attn.k_proj.weight",
@@ -100,6 +102,9 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "mimo_v2_flash": "model.layers.1.self_attn.attention_sink_bias",
            "mimo-v2-flash-list": "model.layers.1.self_attn.v_proj.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
+# The tensor whose scale changes, where norms of outputs or of v hide the scale of the usual one.
+SCALED = {"gemma4": "model.language_model.layers.1.experts.gate_up_proj",
+          "gemma4-dense": "model.layers.1.mlp.gate_proj.weight"}
 # Models that are published in fp8 blocks, although convert renames tensors or layers differ in their KV heads.
 FP8_TWINS = {"longcat-flash", "mimo-v2-flash"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
@@ -229,8 +234,10 @@ class GoldenTest:
         """Weights of another seed, and a tensor of another scale, fail the comparison."""
         weights = json.loads((self.golden / "weights.json").read_text())
         group = max(weights["groups"], key=lambda g: (len(g["shape"]), g["names"][0]))
-        other = {**group, "names": group["names"][:1], "deviation": 1.25 * group["deviation"]}
-        rest = {**group, "names": group["names"][1:]}
+        wanted = SCALED.get(self.name, group["names"][0])
+        group = next(g for g in weights["groups"] if wanted in g["names"])
+        other = {**group, "names": [wanted], "deviation": 1.25 * group["deviation"]}
+        rest = {**group, "names": [name for name in group["names"] if name != wanted]}
         groups = [g for g in weights["groups"] if g is not group] + [g for g in (other, rest) if g["names"]]
         for name, changed in (("seed", {**weights, "seed": weights["seed"] + 1}), ("scale", {**weights, "groups": groups})):
             copy = write_checkpoint(self.golden, self.work / name, changed)
@@ -239,7 +246,8 @@ class GoldenTest:
             expect(done.status == 1, f"weights of another {name} must fail the comparison: {done}")
 
     def main(self):
-        moe = any(self.config.get(key) for key in ("num_experts", "num_local_experts",
+        text = self.config.get("text_config", self.config)
+        moe = any(text.get(key) for key in ("num_experts", "num_local_experts",
                                               "n_routed_experts", "moe_num_experts"))
         model = self.convert_floats(self.hf, "model.h5")
         self.shoal.must("inspect", model, "--verify")

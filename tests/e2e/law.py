@@ -107,7 +107,7 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "phimoe",
             "deepseek-v3-mtp", "glm4-moe-mtp", "deepseek-v32", "deepseek-v32-mtp", "glm5",
             "longcat-flash", "mistral4", "ministral3", "llama4", "qwen3_5", "qwen3_5-moe", "youtu", "k-exaone", "hy3",
-            "mimo-v2-flash",
+            "mimo-v2-flash", "gemma4", "gemma4-dense",
             "granite4", "granite4-moe", "nemotron-h", "nemotron-h-odd", "nemotron-h-moe",
             "kimi-linear", "kimi-linear-odd", "ling3", "ling3-odd"]
 FAMILY_DIMENSIONS = {
@@ -375,7 +375,7 @@ class Law:
             lines = text_lines()
         else:
             config = json.loads((SOURCES[source] / "config.json").read_text())
-            lines = token_lines(config["vocab_size"])
+            lines = token_lines(config.get("text_config", config)["vocab_size"])
         write_lines(self.work / f"{name}-given.jsonl", lines)
         random.Random(7).shuffle(lines)
         write_lines(self.work / f"{name}-shuffled.jsonl", lines)

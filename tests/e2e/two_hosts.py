@@ -19,6 +19,8 @@ from hosts import Hosts
 from program import (GOLDENS, REPO, SKIPPED, Shoal, expect, fresh_folder, hash_rows, main_of, run,
                      write_lines)
 
+from generated_weights import checkpoint_of
+
 RANKS = 4
 LAYOUTS = {"tp 4": ["--tp", 4], "pp 2, stages on hosts of their own": ["--pp", 2, "--tp", 2],
            "pp 4": ["--pp", 4], "dp 4": ["--dp", 4, "--ep", 1], "dp 4, ep 4": ["--dp", 4, "--ep", 4],
@@ -26,8 +28,8 @@ LAYOUTS = {"tp 4": ["--tp", 4], "pp 2, stages on hosts of their own": ["--pp", 2
            "tp 2, pp 2 by default": ["--tp", 2, "--pp", 2, "--ep", 2]}
 ACROSS = ["dp 4, ep 4", "tp 2, dp 2, ep 4"]  # experts on both hosts
 # Families whose halves share more than mixtral's: positions of an index that a later layer reads, states of scans
-# (granite4-moe: of groups that two ranks share), layers of experts alone.
-HALVED = ["glm5", "nemotron-h-moe", "granite4-moe"]
+# (granite4-moe: of groups that two ranks share), layers of experts alone, outputs of experts that are normed first.
+HALVED = ["glm5", "nemotron-h-moe", "granite4-moe", "gemma4"]
 # On four hosts, by ranks.
 FOUR = {4: {"dp 4, ep 4": ["--dp", 4, "--ep", 4], "tp 4": ["--tp", 4], "pp 4": ["--pp", 4],
             "tp 2, dp 2, ep 4": ["--tp", 2, "--dp", 2, "--ep", 4]},
@@ -141,7 +143,7 @@ class TwoHostsTest:
         tell apart what the tokens of a tiny model would not."""
         model, prompts = self.work / f"{family}.h5", self.work / f"{family}.jsonl"
         folder = GOLDENS / family
-        self.shoal.must("convert", folder / "hf", model)
+        self.shoal.must("convert", checkpoint_of(folder, self.work / f"{family}-hf"), model)
         tokens = max((json.loads(line)["prompt_token_ids"] for line in
                       (folder / "prompts.jsonl").read_text().splitlines()), key=len)
         chosen = json.loads((folder / "hf" / "config.json").read_text()).get("index_topk", 0)

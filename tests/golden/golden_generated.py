@@ -15,22 +15,29 @@ from generated_weights import safetensors_of
 DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
-def spread_by(name, shape, spread_of, tied, less_one):
+def spread_by(spec, name, shape, spread_of, tied):
+    less_one = spec.get("less_one", False)
+    if "head_norm" in spec and name.endswith(("q_norm.weight", "k_norm.weight")):
+        return spec["head_norm"], 0.3 * spec["head_norm"]
     if name.endswith("A_log"):  # states that last for a few to some hundred tokens
         return -2.2, 0.8
     if name.endswith(("e_score_correction_bias", "expert_bias")):
         return 0, 0.1
+    if name.endswith(("router.scale", "per_expert_scale", "layer_scalar")):
+        return (0.8, 0.1) if name.endswith("layer_scalar") else (1, 0.3)
+    if name.endswith("router.proj.weight"):
+        return 0, 1.5
     return spread_of(name, shape, tied, less_one)
 
 
 def weights_of(spec, seed, tensors, spread_of, tied):
     """The content of weights.json. tensors: as transformers saves them. spec["floats"]: ends of the names of those that
-    are stored as f32.
+    are stored as f32; spec["head_norm"]: mean weight of norms of q and k, where it is not 1.
     """
     groups = {}
     for name, p in sorted(tensors.items()):
         dtype = "F32" if name.endswith(spec.get("floats", ())) else DTYPES[p.dtype]
-        mean, deviation = spread_by(name, p.shape, spread_of, tied, spec.get("less_one", False))
+        mean, deviation = spread_by(spec, name, p.shape, spread_of, tied)
         key = dtype, tuple(p.shape), mean, float(f"{deviation:.4g}")
         groups.setdefault(key, []).append(name)
     weights = dict(seed=seed, tokenizer=spec["tokenizer"], groups=[

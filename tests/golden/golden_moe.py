@@ -1,7 +1,8 @@
 """The models of the goldens with routed experts, and with attention of keys and values."""
 import torch
 from transformers import (Dots1Config, Dots1ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, ExaoneMoeConfig,
-                          ExaoneMoeForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM,
+                          ExaoneMoeForCausalLM, Gemma4Config,
+                          Gemma4ForCausalLM, Gemma4ForConditionalGeneration, Gemma4TextConfig, Glm4MoeConfig, Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM,
                           GraniteMoeConfig,
                           GraniteMoeForCausalLM, GraniteMoeSharedConfig, GraniteMoeSharedForCausalLM,
                           HunYuanMoEV1Config, HunYuanMoEV1ForCausalLM, HYV3Config, HYV3ForCausalLM, Llama4ForCausalLM,
@@ -24,6 +25,17 @@ def mimo_fields(n_layers):
                 sliding_window_size=127, attention_chunk_size=127, add_swa_attention_sink_bias=True,
                 add_full_attention_sink_bias=False, scoring_func="sigmoid", topk_method="noaux_tc", swa_head_dim=48,
                 swa_v_head_dim=32, swa_num_attention_heads=8, swa_num_key_value_heads=4)
+
+
+def publish_gemma4(config):
+    """config.json as Gemma-4's multimodal checkpoints have it: one width and number of heads for all layers without a
+    window.
+    """
+    text = config["text_config"]
+    heads = next(iter(text.pop("per_layer_config").values()))
+    text.update(global_head_dim=heads["head_dim"], num_global_key_value_heads=heads["num_key_value_heads"],
+                use_bidirectional_attention="vision")
+    config.update(eoa_token_id=258883, vision_soft_tokens_per_image=280)
 
 
 def minimax_fields(n_layers, rotary_dim):
@@ -58,6 +70,33 @@ MODELS = {
             rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.6),
                                  sliding_attention=dict(rope_type="default", rope_theta=5e3, partial_rotary_factor=0.6)),
             **LONG_CONTEXT)),
+    # the text model of a multimodal checkpoint: layers without a window have wider and fewer KV heads, whose v is k, and
+    # rotate by proportional RoPE; v normed; a dense FFN and experts that are joined by norms; the published fields
+    "gemma4": dict(
+        cls=Gemma4ForConditionalGeneration, dtype=torch.bfloat16, prompts=(70, 668), generated=True,
+        tokenizer="qwen3-next", every=11, head_norm=0.5, edit=publish_gemma4,
+        config=lambda: Gemma4Config(
+            text_config=dict(
+                vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=6, num_attention_heads=8,
+                num_key_value_heads=4, head_dim=32, global_head_dim=64, num_global_key_value_heads=2,
+                attention_k_eq_v=True, hidden_size_per_layer_input=0, sliding_window=128, final_logit_softcapping=30.0,
+                enable_moe_block=True, num_experts=8, top_k_experts=3, moe_intermediate_size=32,
+                **{**LONG_CONTEXT, "pad_token_id": 0}),
+            vision_config=dict(
+                hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+                num_key_value_heads=2, head_dim=8, patch_size=4, position_embedding_size=16))),
+    # no experts; listed layers, heads padded and in layers without a window narrower than in the others, v of its own,
+    # half of a head rotated and scaled, an untied head without a softcap; the fields as transformers writes them
+    "gemma4-dense": dict(
+        cls=Gemma4ForCausalLM, dtype=torch.float32, prompts=(70, 668), generated=True, tokenizer="qwen3-next",
+        every=11, head_norm=0.5,
+        config=lambda: Gemma4TextConfig(
+            vocab_size=272, hidden_size=48, intermediate_size=80, num_hidden_layers=4, num_attention_heads=6,
+            num_key_value_heads=2, head_dim=40, global_head_dim=24, hidden_size_per_layer_input=0, sliding_window=50,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            rms_norm_eps=1e-5, tie_word_embeddings=False, rope_parameters=dict(
+                full_attention=dict(rope_type="proportional", rope_theta=1e5, partial_rotary_factor=0.5, factor=2.0),
+                sliding_attention=dict(rope_type="default", rope_theta=5e3)), **LONG_CONTEXT)),
     # a dense first layer, norms of q and k, sigmoids with a bias, always renormalised and scaled, a shared expert; the
     # fields of the published file
     "hy3": dict(

@@ -213,6 +213,8 @@ def routing_keys(config, module, x):
     """The keys by which experts are chosen, with -inf for experts of groups that were not chosen;
     and the smallest distance between two groups.
     """
+    if hasattr(module, "per_expert_scale"):  # as Gemma-4
+        return module.proj(module.norm(x) * module.scale * module.scalar_root_size), 1.0
     inner = next((getattr(module, name) for name in ("wg", "classifier") if hasattr(module, name)), module)
     keys = x.reshape(-1, x.shape[-1]) @ inner.weight.T
     if hasattr(module, "classifier"):  # as LongCat-Flash
@@ -239,7 +241,8 @@ def routing_keys(config, module, x):
 def router_gaps(model, ids):
     """The smallest distance between a chosen and a rejected expert, and the tokens per expert."""
     found, hooks = [], []
-    k = getattr(model.config, "num_experts_per_tok", 0)
+    config = model.config.get_text_config()
+    k = getattr(config, "num_experts_per_tok", 0) or getattr(config, "top_k_experts", 0)
     k = k[0] if isinstance(k, list) else k
     for name, module in model.named_modules():
         if name.endswith((".gate", ".router")):

@@ -162,10 +162,11 @@ static struct status group_check(const struct convert *c, size_t first, size_t *
 
 /* Sets the leaves of a tensor whose quantized values are kept. A leaf is a whole number of groups,
  * and equal for all tensors of a kind. If one group would make too long a leaf for a short tensor,
- * the group is split into shorter groups with the same scale. `whole` is that of leaf_fit_group. */
-static void leaf_of_codes(const struct convert *c, uint32_t whole, struct ckpt_tensor_spec *spec)
+ * the group is split into shorter groups with the same scale. `whole` is that of leaf_fit_group,
+ * n_cols the tensor's columns, or those of widen_leaf. */
+static void leaf_of_codes(const struct convert *c, uint64_t n_cols, uint32_t whole,
+                          struct ckpt_tensor_spec *spec)
 {
-    const uint64_t n_cols = spec->dims[spec->n_dims - 1];
     const bool is_expert = spec->n_dims == 3;
     const uint64_t n_least = is_expert ? LEAF_EXPERT_LEAST : LEAF_DENSE_LEAST;
     const uint32_t group = leaf_fit_group(n_cols, whole, c->group, n_least);
@@ -175,9 +176,18 @@ static void leaf_of_codes(const struct convert *c, uint32_t whole, struct ckpt_t
     spec->leaf_elems = leaf_choose_quantized(n_cols, leaf_common_unit(whole, group), n_least);
 }
 
+/* Turns the leaf of o_proj in layers with heads of value_dim into one with as many heads of
+ * full_dim; it is 0, if these are not whole quantization groups. */
+static void widen_leaf(const struct convert *c, struct ckpt_tensor_spec *spec)
+{
+    const uint32_t group = spec->quant.kind == QUANT_NONE ? 1 : quant_kernel_group(spec->quant);
+    spec->leaf_elems = spec->leaf_elems / c->value_dim * c->full_dim;
+    if (spec->leaf_elems % group != 0) spec->leaf_elems = 0;
+}
+
 static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *spec)
 {
-    const uint64_t n_cols = spec->dims[spec->n_dims - 1];
+    uint64_t n_cols = spec->dims[spec->n_dims - 1];
     const struct arch_tensor *t = arch_tensor_find(spec->name);
     if (spec->n_dims < 2 || t == NULL || !t->has_leaves) return status_ok();
     const bool is_delta = t->role == WEIGHT_DELTA_O, is_expert = spec->n_dims == 3;
@@ -193,12 +203,15 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
                                spec->name);
         }
     }
+    const bool is_wide = is_o && !is_delta && c->full_dim > 0 && n_cols == c->n_heads * c->full_dim;
+    if (is_wide) n_cols = c->n_heads * c->value_dim;
     if (c->group == 0) {
         spec->leaf_elems =
             leaf_choose(n_cols, unit, is_expert ? LEAF_EXPERT_LEAST : LEAF_COUNT_LOW);
     } else {
-        leaf_of_codes(c, is_o ? unit : 1, spec);
+        leaf_of_codes(c, n_cols, is_o ? unit : 1, spec);
     }
+    if (is_wide) widen_leaf(c, spec);
     spec->grid_bits = GRID_BITS_DEFAULT;
     if (spec->leaf_elems != 0) return status_ok();
     return status_make(STATUS_INPUT,
@@ -374,6 +387,7 @@ static struct status convert_begin(struct convert *c)
 {
     TRY(source_open(c->options->source, &c->source));
     c->value_dim = arch_value_dim(source_config(c->source));
+    c->full_dim = arch_full_dim(source_config(c->source), &c->n_heads);
     TRY(status_wrap(parts_list(c), "%s", c->options->source));
     TRY(convert_check_prediction(c));
     TRY(status_wrap(tensors_list(c), "%s", c->options->source));

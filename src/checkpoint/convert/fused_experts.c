@@ -1,5 +1,5 @@
-/* Splits the fused expert tensors of gpt-oss, Llama-4, Qwen3.5-MoE and Mistral-4 into matrices
- * and biases. */
+/* Splits the fused expert tensors of gpt-oss, Llama-4, Qwen3.5-MoE, Mistral-4 and Gemma-4 into
+ * matrices and biases. */
 #include "checkpoint/convert/fused_experts.h"
 
 #include <stdio.h>
@@ -15,6 +15,7 @@ static const struct fused_model {
     {"Llama4ForCausalLM", ".feed_forward.experts.", true, false},
     {"Qwen3_5MoeForCausalLM", ".mlp.experts.", true, true},
     {"Mistral4ForCausalLM", ".mlp.experts.", true, true},
+    {"Gemma4ForCausalLM", ".experts.", true, true},
 };
 
 /* The suffixes of fused tensors, and the names of their parts. */

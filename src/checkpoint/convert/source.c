@@ -48,7 +48,7 @@ struct source {
     struct published *published; /* owned; NULL: the tensors are already shoal's */
     bool is_text;                /* the text model of a multimodal checkpoint */
     bool is_adapter;             /* a folder of peft */
-    size_t n_vision;             /* tensors of the vision part, which are left out */
+    size_t n_vision;             /* tensors of vision and audio, which are left out */
     struct entry *entries;       /* owned [n_entries] */
     size_t n_entries;
     struct hf_raw *raw; /* owned; the rows in memory of one quantized weight */
@@ -365,7 +365,8 @@ static struct status hf_open(struct source *s)
     TRY(safetensors_list(s));
     if (s->n_vision > 0) {
         log_line(LOG_WARN,
-                 "%s: %zu tensors of the vision part are left out: the text model takes no images",
+                 "%s: %zu tensors of the vision and audio parts are left out: the text model takes "
+                 "text alone",
                  s->path, s->n_vision);
     }
     return status_ok();

@@ -30,6 +30,7 @@ static const struct field_default gemma3_rope[] = {
 
 static const struct multimodal models[] = {
     {"Gemma3ForConditionalGeneration", "Gemma3ForCausalLM", gemma3, gemma3_rope, true},
+    {"Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", none, none, true},
     {"Llama4ForConditionalGeneration", "Llama4ForCausalLM", none, none, false},
     {"Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM", none, none, false},
     {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", none, none, false},
@@ -37,12 +38,29 @@ static const struct multimodal models[] = {
 
 /* Fields without effect on the text model: those of the vision part, and those that text_config has
  * too. */
-static const char *const outer_inert[] = {
-    "architectures",      "text_config",          "vision_config",     "model_type",
-    "boi_token_index",    "eoi_token_index",      "image_token_index", "mm_tokens_per_image",
-    "initializer_range",  "boi_token_id",         "eoi_token_id",      "image_token_id",
-    "image_seq_length",   "vision_feature_layer", "video_token_id",    "vision_start_token_id",
-    "vision_end_token_id"};
+static const char *const outer_inert[] = {"architectures",
+                                          "text_config",
+                                          "vision_config",
+                                          "model_type",
+                                          "boi_token_index",
+                                          "eoi_token_index",
+                                          "image_token_index",
+                                          "mm_tokens_per_image",
+                                          "initializer_range",
+                                          "boi_token_id",
+                                          "eoi_token_id",
+                                          "image_token_id",
+                                          "image_seq_length",
+                                          "vision_feature_layer",
+                                          "video_token_id",
+                                          "vision_start_token_id",
+                                          "vision_end_token_id",
+                                          "audio_config",
+                                          "boa_token_id",
+                                          "eoa_token_id",
+                                          "eoa_token_index",
+                                          "audio_token_id",
+                                          "vision_soft_tokens_per_image"};
 
 /* Fields beside text_config that belong to the text model too. Others are refused, except
  * outer_inert and _*. */
@@ -182,7 +200,8 @@ struct status published_finite_config(struct strbuf *config)
 bool published_is_vision(const char *name)
 {
     static const char *const parts[] = {"vision_tower.", "multi_modal_projector.", "vision_model.",
-                                        "visual."};
+                                        "visual.",       "audio_tower.",           "embed_vision.",
+                                        "embed_audio."};
     if (strncmp(name, "model.", strlen("model.")) == 0) name += strlen("model.");
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (strncmp(name, parts[i], strlen(parts[i])) == 0) return true;

@@ -88,7 +88,11 @@ static uint32_t head_unit(const struct layout *l)
     const struct arch *a = m->arch;
     const uint32_t leaf = leaf_heads(m), group = a->n_heads / a->n_kv_heads;
     const uint32_t least = inner_unit(l, l->cuts_outputs, m->o_leaf);
-    const uint32_t grouped = least / gcd(least, a->value_dim);
+    uint32_t grouped = least / gcd(least, a->value_dim);
+    if (a->full_dim > 0) { /* whole groups in layers with heads of another width, too */
+        const uint32_t wide = least / gcd(least, a->full_dim);
+        grouped = grouped / gcd(grouped, wide) * wide;
+    }
     const uint32_t smallest = grouped < leaf ? grouped : leaf;
     const uint32_t both = leaf / gcd(leaf, group) * group;
     if (l->tp > ceil_div(a->n_heads, both)) return smallest;

@@ -139,9 +139,11 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
     const struct arch *m = l->model.arch;
     const bool latent = m->kv_lora > 0;
     const uint64_t d = m->width, f = dense_columns(l, place);
-    const uint64_t h = range_count(layout_heads(l, place.tp)), n_o = h * m->value_dim;
+    const uint64_t h = range_count(layout_heads(l, place.tp)), n_o = h * arch_value_dim_most(m);
     const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->head_dim;
     const bool padded = arch_pads_heads(m), wide = latent || padded;
+    const uint64_t n_kv = kv / m->head_dim;
+    const uint64_t n_full = range_count(layout_full_kv_heads(l, place.tp)) * m->full_dim;
     const uint64_t delta = range_count(layout_delta_heads(l, place.tp));
     const uint64_t k_delta = key_elements(m, delta), h_delta = delta * arch_delta_per_unit(m);
     const uint64_t o_delta = h_delta * m->delta.value_dim;
@@ -161,9 +163,9 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
         .per_row = {[WORKSPACE_NORMED] = d,
                     [WORKSPACE_COS] = m->rotary / 2,
                     [WORKSPACE_SIN] = m->rotary / 2,
-                    [WORKSPACE_LOCAL_COS] = m->local_rope ? m->rotary / 2 : 0,
-                    [WORKSPACE_LOCAL_SIN] = m->local_rope ? m->rotary / 2 : 0,
-                    [WORKSPACE_Q] = h * m->query_dim,
+                    [WORKSPACE_LOCAL_COS] = m->local_rope ? arch_local_rotary(m) / 2 : 0,
+                    [WORKSPACE_LOCAL_SIN] = m->local_rope ? arch_local_rotary(m) / 2 : 0,
+                    [WORKSPACE_Q] = h * arch_query_dim_most(m),
                     [WORKSPACE_K] = kv,
                     [WORKSPACE_V] = kv,
                     [WORKSPACE_HEAD_SUMS] = m->qk_norm_whole    ? m->n_heads + m->n_kv_heads
@@ -177,8 +179,8 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_INDEX_K] = m->index.dim,
                     [WORKSPACE_INDEX_MIX] = m->index.n_heads,
                     [WORKSPACE_INDEX_CHOSEN] = m->index.n_chosen,
-                    [WORKSPACE_K_NARROW] = padded ? kv / m->head_dim * m->query_dim : 0,
-                    [WORKSPACE_V_NARROW] = padded ? kv / m->head_dim * m->value_dim : 0,
+                    [WORKSPACE_K_NARROW] = padded ? max_u64(n_kv * m->query_dim, n_full) : 0,
+                    [WORKSPACE_V_NARROW] = padded ? max_u64(n_kv * m->value_dim, n_full) : 0,
                     [WORKSPACE_Q_WIDE] = wide ? h * m->head_dim : 0,
                     [WORKSPACE_O_WIDE] = wide ? h * m->head_dim : 0,
                     [WORKSPACE_ATTENDED] = max_u64(n_o, o_delta),
@@ -191,7 +193,8 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_UP] = f,
                     [WORKSPACE_MIX] = m->shared_ffn > 0 ? 1 : 0,
                     [WORKSPACE_SHARED] = m->shared_ffn > 0 ? d : 0,
-                    [WORKSPACE_SHORTCUT] = m->shortcut ? d : 0}};
+                    [WORKSPACE_SHORTCUT] = m->shortcut || m->joins_experts ? d : 0,
+                    [WORKSPACE_ROUTED] = m->joins_experts ? d : 0}};
 }
 
 /* Bytes of the stage's arrays, of the hidden rows [T, D] and, on the last stage, of the logits of

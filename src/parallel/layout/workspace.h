@@ -48,7 +48,8 @@
     X(UP, INNER, DOWN)                                                                             \
     X(MIX, INNER, EXPERTS)                                                                         \
     X(SHARED, INNER, EXPERTS)                                                                      \
-    X(SHORTCUT, NORM, EXPERTS) /* the next layer reads it */
+    X(SHORTCUT, NORM, EXPERTS) /* the next layer reads it */                                       \
+    X(ROUTED, INNER, EXPERTS)
 
 /* Bytes of TILE_PARTS: enough for some thousand positions of a row, so that threads rarely
  * synchronize. */
