@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Fails if a page names or links a missing file, docs/tour.md names a function that its file does
-not define, or the table in docs/models.md names a test that does not exist.
+not define, or docs/models.md names a test that does not exist or no architecture of a family.
 
 usage: check_docs.py [ROOT]
        check_docs.py --self-test   proves that the check can fail
@@ -15,7 +15,7 @@ MODELS = "docs/models.md"  # the models that run, and the tests for each
 SUFFIXES = "c|h|cu|py|sh|md|sbatch|cmake|json|txt|h5|jsonl"
 FILE = re.compile(rf"`((?![A-Z]+/)(?:[\w.-]+/)+[\w.-]+\.(?:{SUFFIXES}))`")  # OUT/... is the reader's
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # of files, not of sites
-TESTED = re.compile(r"^\| [\w ]+ \| .* \| (.*`.*) \|$", re.MULTILINE)  # a row of the table: name, description, tests
+TESTED = re.compile(r"^\| [\w ]+ \| [^|\n]* \| ([^|\n]*`[^|\n]*) \|$", re.MULTILINE)  # a row of the table: name, description, tests
 STOP = re.compile(r"^`([^`]+\.[ch])`: (`.*`)", re.MULTILINE)
 
 
@@ -49,8 +49,18 @@ def untested(root):
                 yield f"{MODELS}: no test {name}"
 
 
+def unnamed(root):
+    """Architectures that shoal runs and docs/models.md does not name."""
+    page, source = root / MODELS, root / "src/arch/arch_family.c"
+    text = page.read_text() if page.exists() else ""
+    for name in re.findall(r'\.(?:architecture|alias) = "(\w+)"', source.read_text() if source.exists() else ""):
+        if f"`{name}`" not in text:
+            yield f"{MODELS}: no architecture {name}"
+
+
 def findings(root):
     yield from untested(root)
+    yield from unnamed(root)
     pages = sorted({page for glob in PAGES for page in root.glob(glob)})
     for page in pages:
         text, where = page.read_text(), page.relative_to(root)
@@ -92,6 +102,10 @@ def self_test():
         rows += "| x | y | `unit z`; `e2e.b.*`, `e2e.d`, `e2e.golden.q` |\n"
         (root / MODELS).write_text(rows)
         assert len(list(findings(root))) == 4
+        (root / MODELS).write_text("| F | `FForCausalLM` | `rope` | CPU |\n")
+        (root / "src" / "arch").mkdir()
+        (root / "src" / "arch" / "arch_family.c").write_text('{.architecture = "FForCausalLM", .alias = "GForCausalLM"}')
+        assert list(findings(root)) == [f"{MODELS}: no architecture GForCausalLM"]
     return 0
 
 
