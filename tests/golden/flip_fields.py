@@ -134,7 +134,8 @@ def shoal_logits(shoal, folder, work, ids):
 
 
 def class_of(architecture):
-    """transformers' class of an architecture, which a publisher may spell with other capitals."""
+    """transformers' class of an architecture, to which a publisher may give other capitals or another name."""
+    architecture = {"BailingMoeV3ForCausalLM": "BailingHybridForCausalLM"}.get(architecture, architecture)
     return next(getattr(transformers, name) for name in dir(transformers) if name.lower() == architecture.lower())
 
 
