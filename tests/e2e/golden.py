@@ -106,7 +106,7 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
 SCALED = {"gemma4": "model.language_model.layers.1.experts.gate_up_proj",
           "gemma4-dense": "model.layers.1.mlp.gate_proj.weight"}
 # Models that are published in fp8 blocks, although convert renames tensors or layers differ in their KV heads.
-FP8_TWINS = {"longcat-flash", "mimo-v2-flash"}
+FP8_TWINS = {"longcat-flash", "mimo-v2-flash", "ling3"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 
 
@@ -203,7 +203,7 @@ class GoldenTest:
                 continue
             begin, end = tensor["data_offsets"]
             tensors[key] = tensor["dtype"], tensor["shape"], data[8 + n_header + begin:8 + n_header + end]
-            if not key.endswith(("_proj.weight", "_with_mqa.weight")):
+            if not key.endswith(("_proj.weight", "_with_mqa.weight", ".dense.weight")):
                 continue
             rows, cols = tensor["shape"]
             codes = bytes(draw.choice(CODES) for _ in range(rows * cols))
