@@ -128,6 +128,7 @@ void op_gated(const struct kern_table *k, const struct gated_args *a)
     const size_t f = a->gate.y_stride;
     const struct quant_rows *q = a->codes;
     if (k->device != NULL) {
+        assert(a->kind != GATE_GEGLU_EXACT);
         device_ops_of(k->device)->gated(k->device, a);
         return;
     }

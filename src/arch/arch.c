@@ -38,17 +38,18 @@ static struct status no_theta(const struct arch_reading *r)
 /* Refuses two different values for RoPE in two places: other programs read one or the other. */
 static struct status check_rope_is_one(const struct arch_reading *r)
 {
+    const bool is_old = r->rope_parameters == NULL;
     double theta, outer;
     if (r->rope_scaling != NULL && r->rope_parameters != NULL) {
         return status_make(STATUS_INPUT, "%s: rope_scaling, rope_parameters: expected one of them",
                            r->what);
     }
     if (!js_number(js_get(r->root, "rope_theta"), &outer) ||
-        !js_number(js_get(r->rope_parameters, "rope_theta"), &theta) || theta == outer)
+        !js_number(js_get(is_old ? r->rope_scaling : r->rope_parameters, "rope_theta"), &theta) ||
+        theta == outer)
         return status_ok();
-    return status_make(STATUS_INPUT,
-                       "%s: rope_theta: expected %g, as rope_parameters says, found %g", r->what,
-                       theta, outer);
+    return status_make(STATUS_INPUT, "%s: rope_theta: expected %g, as %s says, found %g", r->what,
+                       theta, is_old ? "rope_scaling" : "rope_parameters", outer);
 }
 
 static struct status check_theta(const struct arch_reading *r)
@@ -167,9 +168,25 @@ static struct status derive_rope(struct arch_reading *r)
 /* Derives the sizes of latent attention. The cache holds one KV head per token: the latent, and the
  * rotated key that all heads share. The heads' own projections of keys and values are applied to
  * the query and to the output. */
+/* The published code of latent attention scales the scores by mscale_all_dim with every rule;
+ * shoal does with yarn. */
+static struct status check_latent_scale(const struct arch_reading *r, const struct js_node *rope)
+{
+    const char *rule = js_string(js_get(rope, "rope_type"), NULL);
+    if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
+    if (rule == NULL || strcmp(rule, "default") == 0 || strcmp(rule, "yarn") == 0 ||
+        arch_field_is_off(js_get(rope, "mscale_all_dim")))
+        return status_ok();
+    return status_make(STATUS_INPUT,
+                       "%s: mscale_all_dim is not implemented with RoPE of type \"%s\"", r->what,
+                       rule);
+}
+
 static struct status derive_latent(struct arch_reading *r)
 {
     struct arch *m = &r->m;
+    TRY(check_latent_scale(r, r->rope_parameters));
+    TRY(check_latent_scale(r, r->rope_scaling));
     if (r->attention_bias) /* of the latents' linears and of o_proj in the published code */
         return status_make(STATUS_INPUT, "%s: attention_bias is not implemented for %s", r->what,
                            m->family->title);
@@ -496,7 +513,9 @@ static struct status derive_ffn(struct arch_reading *r)
     const bool may_be_dense = f->mamba_blocks || f->typed_heads;
     if (!f->has_experts || m->lone_shared || (may_be_dense && m->n_experts == 0))
         return m->ffn > 0 ? status_ok() : arch_field_missing(r, "intermediate_size");
-    if (m->n_experts == 0) return arch_field_missing(r, "num_local_experts");
+    if (m->n_experts == 0)
+        return arch_field_missing(r, f->ling || f->delta_by_channel ? "num_experts"
+                                                                    : "num_local_experts");
     TRY(arch_derive_experts(r));
     if (m->n_chosen > m->n_experts) {
         return status_make(STATUS_INPUT,

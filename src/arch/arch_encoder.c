@@ -75,7 +75,7 @@ static struct status derive_bert(struct arch_reading *r)
 static struct status derive_modern(struct arch_reading *r)
 {
     struct arch *m = &r->m;
-    if (r->window > 0)
+    if (js_type(js_get(r->root, "sliding_window")) != JS_NULL) /* 0 would change it, too */
         return status_make(STATUS_INPUT,
                            "%s: sliding_window is not implemented for %s, whose window is "
                            "local_attention",

@@ -125,7 +125,8 @@ static struct rope rope_read(const struct js_node *config, bool is_local)
     struct rope r = {.config = config};
     r.rotated = part != 1 ? floor(head_dim * part) : number_or(config, "rotary_dim", head_dim);
     r.rotated = number_or(config, "qk_rope_head_dim", r.rotated);
-    r.theta = number_or(parameters, "rope_theta", theta_of(config, is_local));
+    r.theta = number_or(parameters, "rope_theta",
+                        number_or(scaling, "rope_theta", theta_of(config, is_local)));
     if (!is_plain(parameters, &r.rule)) {
         r.scaling = parameters;
     } else if (!is_plain(scaling, &r.rule)) {

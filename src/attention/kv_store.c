@@ -121,6 +121,13 @@ void kv_store_destroy(struct kv_store **store)
     mem_free(store);
 }
 
+static bool is_folder(const struct dirent *entry, const char *path)
+{
+    struct stat found;
+    if (entry->d_type != DT_UNKNOWN) return entry->d_type == DT_DIR;
+    return lstat(path, &found) == 0 && S_ISDIR(found.st_mode);
+}
+
 /* Calls visit for the path of each of a block's files until visit returns false. Skips folders:
  * shoal makes none with a block's name, and does not remove any. */
 static void for_files(const struct kv_store *s, struct kv_store_key key,
@@ -132,8 +139,9 @@ static void for_files(const struct kv_store *s, struct kv_store_key key,
     DIR *d = opendir(folder);
     const struct dirent *entry;
     while (d != NULL && (entry = readdir(d)) != NULL) {
-        if (strncmp(entry->d_name, name, KEY_DIGITS) != 0 || entry->d_type == DT_DIR) continue;
+        if (strncmp(entry->d_name, name, KEY_DIGITS) != 0) continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (is_folder(entry, path)) continue;
         if (!visit(user, path)) break;
     }
     if (d != NULL) closedir(d);

@@ -98,6 +98,7 @@ static void count_ffn(struct cost_stage *s, const struct cost_model *m, uint32_t
 
 double cost_window(const struct arch *a)
 {
+    if (a->encoder) return 2.0 * a->window - (a->window > 0); /* to both sides */
     return a->index.n_heads > 0 ? a->index.n_chosen : a->window;
 }
 

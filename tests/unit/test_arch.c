@@ -197,6 +197,9 @@ static void latent_attention_is_understood(void)
     refuse(DEEPSEEK ",\"v_head_dim\":16,\"head_dim\":24", "head_dim");
     CU_ASSERT_EQUAL(parse(DEEPSEEK ",\"v_head_dim\":16,\"attention_bias\":false").code, STATUS_OK);
     refuse(DEEPSEEK ",\"v_head_dim\":16,\"attention_bias\":true", "attention_bias");
+    refuse(DEEPSEEK ",\"v_head_dim\":16,\"rope_scaling\":{\"type\":\"linear\",\"factor\":4,"
+                    "\"mscale_all_dim\":1}",
+           "mscale_all_dim");
 }
 
 static void rope_theta_is_found_in_both_places(void)
@@ -209,6 +212,7 @@ static void rope_theta_is_found_in_both_places(void)
                     STATUS_OK);
     CU_ASSERT_EQUAL(m.rope_theta, 1e6);
     refuse(LLAMA ",\"rope_theta\":1e4,\"rope_parameters\":{\"rope_theta\":1e6}", "rope_theta");
+    refuse(LLAMA ",\"rope_theta\":1e4,\"rope_scaling\":{\"rope_theta\":1e6}", "rope_theta");
     refuse(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
                  "\"rope_parameters\":{\"rope_theta\":1e6}",
            "rope_scaling, rope_parameters");

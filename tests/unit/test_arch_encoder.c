@@ -79,12 +79,12 @@ static void other_configs_are_refused(void)
     "\"pad_token_id\":50283,\"vocab_size\":50368"
 #define MODERN_BERT                                                                                \
     MODERN_SIZES                                                                                   \
-        ",\"attention_bias\":false,\"decoder_bias\":true,\"classifier_pooling\":\"mean\","         \
-        "\"deterministic_flash_attn\":false,\"global_attn_every_n_layers\":3,"                     \
-        "\"global_rope_theta\":160000.0,\"layer_norm_eps\":1e-05,\"hidden_activation\":\"gelu\","  \
-        "\"initializer_cutoff_factor\":2.0,\"local_attention\":128,\"local_rope_theta\":10000.0,"  \
-        "\"mlp_bias\":false,\"norm_bias\":false,\"norm_eps\":1e-05,"                               \
-        "\"position_embedding_type\":\"absolute\""
+    ",\"attention_bias\":false,\"decoder_bias\":true,\"classifier_pooling\":\"mean\","             \
+    "\"deterministic_flash_attn\":false,\"global_attn_every_n_layers\":3,"                         \
+    "\"global_rope_theta\":160000.0,\"layer_norm_eps\":1e-05,\"hidden_activation\":\"gelu\","      \
+    "\"initializer_cutoff_factor\":2.0,\"local_attention\":128,\"local_rope_theta\":10000.0,"      \
+    "\"mlp_bias\":false,\"norm_bias\":false,\"norm_eps\":1e-05,"                                   \
+    "\"position_embedding_type\":\"absolute\""
 
 static void modern_bert_has_its_sizes(void)
 {
@@ -112,6 +112,7 @@ static void other_configs_of_modern_bert_are_refused(void)
 {
     refuse(MODERN_SIZES ",\"hidden_activation\":\"silu\"", "hidden_activation");
     refuse(MODERN_SIZES ",\"sliding_window\":64", "sliding_window");
+    refuse(MODERN_SIZES ",\"sliding_window\":0", "sliding_window");
     refuse(MODERN_SIZES ",\"use_sliding_window\":true", "sliding_window");
     refuse(MODERN_SIZES ",\"local_attention\":0", "local_attention");
     refuse(MODERN_SIZES ",\"global_attn_every_n_layers\":0", "global_attn_every_n_layers");

@@ -39,6 +39,10 @@ static void plain_ones_are_rounded_once(void)
                              "\"rope_theta\":1000000.0}}"),
                     64);
     CU_ASSERT_EQUAL(found.inv_freq[63], (float)pow(1e6, -126.0 / 128.0));
+    CU_ASSERT_EQUAL(count_of("{\"head_dim\":128,\"rope_scaling\":{\"rope_type\":\"default\","
+                             "\"rope_theta\":1000000.0}}"),
+                    64);
+    CU_ASSERT_EQUAL(found.inv_freq[63], (float)pow(1e6, -126.0 / 128.0));
     CU_ASSERT_EQUAL(count_of("{\"head_dim\":128,\"partial_rotary_factor\":0.25}"), 16);
     CU_ASSERT_EQUAL(count_of("{\"head_dim\":192,\"qk_rope_head_dim\":64}"), 32);
     CU_ASSERT_EQUAL(count_of("{\"head_dim\":128,\"rope_scaling\":null}"), 64);
