@@ -1,9 +1,10 @@
 /* Batches that a lead runs over the fake engine: with memory that fails, resumed, with a lost
- * folder, and with lines that take long to read. */
+ * folder, with lines that take long to read, and with another list of adapters. */
 #include "serve/http/batches.h"
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "serve/http/batch_adapters.h"
 #include "serve/http/batch_store.h"
 #include "serve/lead/lead_port.h"
 #include "serve/output/progress.h"
@@ -27,6 +28,9 @@ struct runner {
     uint64_t fail_at;         /* the allocation of the first read that fails; 0: none */
     size_t n_read_one;        /* lines that the lead has after the first read */
     int n_reads, n_reads_max; /* after the last one no more lines are read; 0: no limit */
+    const char *settings;     /* NULL: none */
+    const struct request_adapter *adapters; /* [n_adapters] */
+    size_t n_adapters;
 };
 
 static struct status run_read(void *user, struct lead *l)
@@ -100,7 +104,10 @@ static void run_batches(struct runner *r, const char *folder, struct tokenizer *
     uint64_t n_wrong = 0;
     struct lead_options o = util_lead_options(t, NULL, NULL);
     o.port = &port;
-    r->failed = batches_create(folder, "", endpoints, r->claims, &r->batches);
+    o.adapters = r->adapters;
+    o.n_adapters = r->n_adapters;
+    const char *settings = r->settings != NULL ? r->settings : "";
+    r->failed = batches_create(folder, settings, endpoints, r->claims, &r->batches);
     CU_ASSERT_FALSE_FATAL(status_failed(&r->failed));
     r->failed = util_lead_run(&o, &summary, &n_wrong);
     CU_ASSERT_EQUAL(n_wrong, 0);
@@ -291,6 +298,65 @@ static void grammars_are_compiled_in_steps(void)
     tokenizer_destroy(&t);
 }
 
+#define ADAPTER_A "--adapter a=file with digest 1\n"
+#define ADAPTER_B "--adapter b=file with digest 2\n"
+#define ADAPTER_C "--adapter ab=file with digest 3\n"
+
+static void more_adapters_agree(void)
+{
+    static const char few[] = "x=1\n" ADAPTER_A "y=2\n";
+    CU_ASSERT(batch_adapters_agree(few, few));
+    CU_ASSERT(batch_adapters_agree("", ""));
+    CU_ASSERT(batch_adapters_agree("x=1\ny=2\n", few));
+    CU_ASSERT(batch_adapters_agree(few, "x=1\n" ADAPTER_A ADAPTER_C ADAPTER_B "y=2\n"));
+    CU_ASSERT(batch_adapters_agree(few, "x=1\n" ADAPTER_C ADAPTER_A "y=2\n"));
+    CU_ASSERT_FALSE(batch_adapters_agree(few, "x=1\ny=2\n")); /* one fewer */
+    CU_ASSERT_FALSE(batch_adapters_agree(few, "x=1\n--adapter a=file with digest 2\ny=2\n"));
+    CU_ASSERT_FALSE(batch_adapters_agree(few, "x=1\n" ADAPTER_A ADAPTER_B "y=3\n"));
+    CU_ASSERT_FALSE(batch_adapters_agree(few, "x=1\n" ADAPTER_A));
+    CU_ASSERT_FALSE(batch_adapters_agree(few, ""));
+}
+
+/* A batch that was begun with adapter a ends under a server that has another one, too; its lines do
+ * not see that one. Without a, or with another file of its name, it fails. */
+static void a_batch_keeps_its_adapters(void)
+{
+    static const struct request_adapter adapters[] = {{.name = "a", .key = 1},
+                                                      {.name = "ab", .key = 3}};
+    struct tokenizer *t = util_byte_tokenizer();
+    struct strbuf lines, rows;
+    struct lead_options o = util_lead_options(t, NULL, NULL);
+    static struct serve_summary summary;
+    strbuf_init(&lines);
+    strbuf_init(&rows);
+    add_lines(&lines, 100, ",\"adapter\":\"a\"");
+    strbuf_puts(&lines, "{\"custom_id\":\"u\",\"method\":\"POST\",\"url\":\"/v1/completions\","
+                        "\"body\":{\"model\":\"m\",\"prompt\":\"a\",\"adapter\":\"ab\"}}\n");
+    o.adapters = adapters;
+    o.n_adapters = 1;
+    util_lead_run_text(&o, &lines, &summary, &rows);
+    CU_ASSERT_PTR_NOT_NULL(strstr(rows.data, "none with this name"));
+    static const char *const later[] = {ADAPTER_A ADAPTER_C, ADAPTER_C,
+                                        "--adapter a=file with digest 4\n" ADAPTER_C};
+    for (int i = 0; i < 3; i++) {
+        struct util_folder f;
+        struct runner first = {
+            .n_reads_max = 1, .settings = ADAPTER_A, .adapters = adapters, .n_adapters = 1};
+        struct runner next = {.settings = later[i], .adapters = adapters, .n_adapters = 2};
+        util_folder_make(&f);
+        add_batch(f.path, &lines);
+        run_batches(&first, f.path, t);
+        CU_ASSERT_EQUAL(check_batch(f.path, &rows, 101), BATCH_RUNNING);
+        run_batches(&next, f.path, t);
+        CU_ASSERT_FALSE(status_failed(&next.failed));
+        CU_ASSERT_EQUAL(check_batch(f.path, &rows, 101), i == 0 ? BATCH_COMPLETED : BATCH_FAILED);
+        util_folder_remove(&f);
+    }
+    strbuf_fini(&lines);
+    strbuf_fini(&rows);
+    tokenizer_destroy(&t);
+}
+
 void suite_batch_run(CU_pSuite suite);
 void suite_batch_run(CU_pSuite suite)
 {
@@ -298,4 +364,6 @@ void suite_batch_run(CU_pSuite suite)
     CU_add_test(suite, "a lost folder ends the run", a_lost_folder_ends_the_run);
     CU_add_test(suite, "a long line is resumed", a_long_line_is_resumed);
     CU_add_test(suite, "grammars are compiled in steps", grammars_are_compiled_in_steps);
+    CU_add_test(suite, "more adapters agree", more_adapters_agree);
+    CU_add_test(suite, "a batch keeps its adapters", a_batch_keeps_its_adapters);
 }

@@ -1,8 +1,10 @@
 /* Reads a batch's lines, writes their rows, and takes over rows of an earlier server. */
 #include "serve/http/batch_run.h"
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "serve/http/batch_adapters.h"
 #include "serve/input/input_files.h"
 #include "serve/input/line_reader.h"
 #include "serve/journal/id_set.h"
@@ -12,8 +14,11 @@
 #include "serve/output/result_writer.h"
 #include "serve/request/request.h"
 
+#include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Limits on the work before one step, because calls wait meanwhile: lines, rows of an earlier
  * server, bytes of lines, and steps of compiling grammars (serve/request/guide.h; 2^20 take about
@@ -35,13 +40,34 @@ struct batch_run {
     struct journal *journal;
     struct id_set ids;
     char *input_path, *output_path, *journal_path; /* owned */
-    struct file_claims *claims;                    /* borrowed */
+    char *settings;                                /* owned: those with which the batch began */
+    struct request_adapter *adapters; /* owned: those of the lead's rules that lines may name; NULL:
+                                         no line has been read */
+    struct file_claims *claims;       /* borrowed */
     uint64_t n_read;
     uint64_t n_template_steps; /* template steps of all lines read */
     bool resumes, all_read, is_cancelled;
     const struct request **open; /* [n_open] requests that the lead has; the array is owned */
     size_t n_open, open_capacity;
 };
+
+/* Sets r->settings: those of the batch's journal if the server has only adapters in addition,
+ * otherwise the server's, and then journal_open compares them. */
+static struct status settle_settings(struct batch_run *r, const char *settings)
+{
+    struct journal_facts facts;
+    const char *chosen = settings;
+    const int fd = file_open_regular(r->journal_path, O_RDONLY);
+    if (fd < 0) return mem_strndup(&r->settings, settings, strlen(settings));
+    struct status st = journal_facts_read(fd, r->journal_path, &facts);
+    close(fd);
+    if (!status_failed(&st) && facts.settings != NULL &&
+        batch_adapters_agree(facts.settings, settings))
+        chosen = facts.settings;
+    if (!status_failed(&st)) st = mem_strndup(&r->settings, chosen, strlen(chosen));
+    journal_facts_fini(&facts);
+    return st;
+}
 
 static struct status open_batch_files(struct batch_run *r, const char *settings)
 {
@@ -50,8 +76,9 @@ static struct status open_batch_files(struct batch_run *r, const char *settings)
         return status_make(STATUS_INPUT, "%s: expected a regular file", r->input_path);
     TRY(line_reader_create(r->input_path, 0, &r->reader));
     TRY(line_reader_check(r->reader));
+    TRY(settle_settings(r, settings));
     const struct journal_options jo = {.path = r->journal_path,
-                                       .settings = settings,
+                                       .settings = r->settings,
                                        .session = "serve",
                                        .input_bytes = line_reader_size(r->reader)};
     TRY(journal_open(&jo, &r->journal));
@@ -104,6 +131,8 @@ void batch_run_destroy(struct batch_run **run)
     journal_destroy(&r->journal);
     id_set_fini(&r->ids);
     mem_free(&r->open);
+    mem_free(&r->settings);
+    mem_free(&r->adapters);
     mem_free(&r->input_path);
     mem_free(&r->output_path);
     mem_free(&r->journal_path);
@@ -112,8 +141,8 @@ void batch_run_destroy(struct batch_run **run)
 
 /* ---- lines ---- */
 
-static struct status make_request(const struct lead *l, const struct line *line,
-                                  struct request **out)
+static struct status make_request(struct batch_run *r, const struct lead *l,
+                                  const struct line *line, struct request **out)
 {
     if (line->kind == LINE_TOO_LONG) {
         char message[96];
@@ -121,7 +150,10 @@ static struct status make_request(const struct lead *l, const struct line *line,
                  LINE_BYTES_MAX);
         return request_create_failed(line->number, "line_too_long", message, out);
     }
-    return request_create(lead_rules(l), line->number, line->text, line->n, out);
+    struct request_rules rules = *lead_rules(l);
+    if (r->adapters == NULL) TRY(batch_adapters_hide(&rules, r->settings, &r->adapters));
+    rules.adapters = r->adapters;
+    return request_create(&rules, line->number, line->text, line->n, out);
 }
 
 /* Makes the request an error row if an earlier line has its custom_id; names it if it has none. */
@@ -154,7 +186,7 @@ static struct status open_line(struct batch_run *r, const struct lead *l, const 
                                struct request **out)
 {
     const struct line_digest digest = line_digest_of(line);
-    TRY(make_request(l, line, out));
+    TRY(make_request(r, l, line, out));
     struct request *request = *out;
     r->n_template_steps += request->n_template_steps;
     request->line_digest[0] = digest.low;

@@ -63,7 +63,7 @@ struct request_form {
 
 /* A low-rank adapter (weights/adapters.h). */
 struct request_adapter {
-    const char *name;   /* borrowed */
+    const char *name;   /* borrowed; NULL: no line may name it */
     uint64_t digest[2]; /* digest of its weights */
     uint64_t key;       /* a hash of its weights, not 0 */
 };

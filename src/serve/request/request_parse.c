@@ -148,7 +148,8 @@ static uint32_t adapter_number(const struct request_rules *rules, const char *na
 {
     for (size_t i = 0; i < rules->n_adapters; i++) {
         const char *other = rules->adapters[i].name;
-        if (strlen(other) == n && memcmp(other, name, n) == 0) return (uint32_t)i + 1;
+        if (other != NULL && strlen(other) == n && memcmp(other, name, n) == 0)
+            return (uint32_t)i + 1;
     }
     return 0;
 }
