@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Makes the launcher's first rank the lead, because launchers give stdin to that rank only. */
 static void lead_by_first(uint32_t *order, size_t n_ranks)
@@ -460,6 +461,8 @@ void job_close(struct job *j)
     const struct status ignored = logits_file_close(&j->logits);
     (void)ignored;
     file_claims_destroy(&j->claims); /* after everything that writes */
+    /* removes the folder only if it is empty, as after a job that was refused */
+    if (j->journal_folder_is_new) (void)rmdir(j->o->files.journal);
     job_embed_fini(&j->embed);
     job_text_fini(&j->text);
     engine_destroy(&j->engine);

@@ -87,6 +87,7 @@ struct job {
     struct serve_summary *summary;
     struct file_claims *claims; /* on the results, journal and reports that are written; owned */
     char *journal_path;         /* owned; NULL: none */
+    bool journal_folder_is_new; /* this job has made the folder of --journal */
     struct input_files inputs;
     struct input_part part;
     struct strbuf settings, session;

@@ -31,12 +31,15 @@ struct status job_journal_path(const struct job_options *o, char **out)
                            "that is no file)",
                            o->files.journal != NULL ? "journal" : "retry-errors");
     }
-    if (o->files.journal != NULL && o->files.audit == 0 && mkdir(o->files.journal, 0777) != 0 &&
-        errno != EEXIST) {
-        return status_make(STATUS_IO, "--journal %s: cannot be made: %s", o->files.journal,
-                           strerror(errno));
-    }
     return journal_path_of(o->files.output, o->files.journal, out);
+}
+
+struct status job_journal_folder(const struct job_options *o, bool *is_new)
+{
+    *is_new = o->files.journal != NULL && mkdir(o->files.journal, 0777) == 0;
+    if (o->files.journal == NULL || *is_new || errno == EEXIST) return status_ok();
+    return status_make(STATUS_IO, "--journal %s: cannot be made: %s", o->files.journal,
+                       strerror(errno));
 }
 
 static const char *command_name(const struct job_options *o)

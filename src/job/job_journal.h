@@ -7,10 +7,15 @@
 #include "job/job.h"
 
 /* Local. *out = the journal's path, freed with mem_free, or NULL when the job has no journal:
- * --no-journal, --logits (which cannot be resumed), or an output that is not a file. Makes the
- * folder of --journal, unless the job is an audit. Errors: STATUS_USAGE (--journal or
- * --retry-errors without a journal; --restart with --retry-errors), STATUS_IO, STATUS_MEMORY. */
+ * --no-journal, --logits (which cannot be resumed), or an output that is not a file. Errors:
+ * STATUS_USAGE (--journal or --retry-errors without a journal; --restart with --retry-errors),
+ * STATUS_MEMORY. */
 struct status job_journal_path(const struct job_options *o, char **out);
+
+/* Local. Makes the folder of --journal if it is missing. *is_new: it was missing. Errors:
+ * STATUS_IO.
+ */
+struct status job_journal_folder(const struct job_options *o, bool *is_new);
 
 /* Local. Appends everything that changes a row's bytes, as "name=value" lines: the command, the
  * checkpoint's digest, the device's order of sums, the input part, and the effective values of the

@@ -357,7 +357,8 @@ static struct status open_audit(struct job *j)
     return status_ok();
 }
 
-/* Claims the files that the job writes, so that no other job writes them meanwhile. */
+/* Claims the files that the job writes, so that no other job writes them meanwhile. Makes the
+ * folder of --journal only once the output is claimed: a job that has no right to it makes none. */
 static struct status claim_outputs(struct job *j)
 {
     const struct job_options *o = j->o;
@@ -366,7 +367,10 @@ static struct status claim_outputs(struct job *j)
                            &j->claims));
     if (o->files.output != NULL && strcmp(o->files.output, "-") != 0)
         TRY(file_claims_add(j->claims, "output", o->files.output));
-    if (j->journal_path != NULL) TRY(file_claims_add(j->claims, "journal", j->journal_path));
+    if (j->journal_path != NULL) {
+        TRY(job_journal_folder(o, &j->journal_folder_is_new));
+        TRY(file_claims_add(j->claims, "journal", j->journal_path));
+    }
     if (o->files.logits != NULL) TRY(file_claims_add(j->claims, "--logits", o->files.logits));
     if (j->save.path != NULL) TRY(file_claims_add(j->claims, "--save-logprobs", j->save.path));
     if (o->files.vectors != NULL) TRY(file_claims_add(j->claims, "--vectors", o->files.vectors));

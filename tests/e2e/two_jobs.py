@@ -67,8 +67,12 @@ class TwoJobs(JournalTest):
         self.refused("through a symlink", named, link)
         self.refused("without a journal", named, self.output, "--no-journal")
         self.refused("another journal", named, self.output, "--journal", self.work / "j")
+        expect(not (self.work / "j").exists(), "a refused job made the folder of its journal")
         self.refused("through a hard link", [], hard, "--no-journal")
         self.ends("with a journal", job)
+        done = self.second(self.output, "--journal", self.work / "j")
+        expect(done.status == 2 and "there is no journal" in done.err, str(done))
+        expect(not (self.work / "j").exists(), "a refused job left the folder of its journal")
         for path in (link, hard):
             path.unlink()
         job = self.first("--no-journal", layout="tp2")
