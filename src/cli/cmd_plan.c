@@ -135,13 +135,6 @@ static struct status no_fit(const struct layout_budget *b, const struct topo *t)
                        (double)t->nodes[0].memory_bytes / gib);
 }
 
-/* Returns the rows of a step. A step of an encoder holds a whole text (job_open.c). */
-static uint32_t step_tokens(const struct plan_options *o, const struct arch *m, uint32_t context)
-{
-    const uint32_t n = (uint32_t)o->job.schedule.step_tokens;
-    return m->encoder && n < context ? context : n;
-}
-
 static struct status cmd_plan_report(const struct plan_options *o, struct layout_model *m,
                                      const struct topo *t)
 {
@@ -155,7 +148,7 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
     const uint32_t asked = o->job.model.max_model_len,
                    context = asked > 0 ? asked : m->arch->context;
     struct layout_budget budget = {.kv = kv_layout(o->job.model.kv_dtype),
-                                   .step_tokens = step_tokens(o, m->arch, context),
+                                   .step_tokens = job_step_tokens(&o->job, m->arch, context),
                                    .min_kv_blocks = (context + 63) / 64,
                                    .n_state_slots =
                                        layout_slots_wanted(m->arch, o->job.schedule.max_batch),

@@ -290,12 +290,13 @@ struct status job_read_model(struct job *j)
     return job_read_limits(j);
 }
 
-/* A step holds a whole text of an encoder: without --step-tokens, the longest one. */
+/* Raises the rows of a step to those of an encoder's longest text, unless --step-tokens is given.
+ */
 static struct status settle_whole_texts(struct job *j)
 {
     int32_t *step = &j->options.schedule.step_tokens;
-    const uint32_t n = j->o->model.max_model_len;
-    if (!j->model.encoder || (uint32_t)*step >= n) return status_ok();
+    const uint32_t n = job_step_tokens(j->o, &j->model, j->o->model.max_model_len);
+    if (n == (uint32_t)*step) return status_ok();
     if (flags_is_given(&j->o->given, "step-tokens"))
         return status_make(STATUS_USAGE,
                            "--step-tokens: an encoder computes a text in one step: expected at "

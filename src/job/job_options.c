@@ -1,6 +1,7 @@
 /* The table rows of all flags of a job. */
 #include "job/job_options.h"
 
+#include "arch/arch.h"
 #include "job/drain.h"
 
 #include <string.h>
@@ -99,3 +100,9 @@ const struct flag_group job_groups[JOB_GROUP_COUNT] = {
     [JOB_RANK] = GROUP(rank_rows, rank),
     [JOB_HTTP] = GROUP(http_rows, http),
 };
+
+uint32_t job_step_tokens(const struct job_options *o, const struct arch *m, uint32_t context)
+{
+    const uint32_t n = (uint32_t)o->schedule.step_tokens;
+    return m->encoder && n < context ? context : n;
+}

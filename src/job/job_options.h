@@ -144,6 +144,7 @@ struct job_run_flags {
     JOB_RUN_FLAGS(FLAG_FIELD)
 };
 
+struct arch;
 struct job;
 struct bench_options;
 
@@ -190,5 +191,9 @@ enum job_group {
 };
 
 extern const struct flag_group job_groups[JOB_GROUP_COUNT];
+
+/* Local. Returns the most rows of a step: --step-tokens; for an encoder at least `context`, because
+ * a step of an encoder holds a whole text. */
+uint32_t job_step_tokens(const struct job_options *o, const struct arch *m, uint32_t context);
 
 #endif
