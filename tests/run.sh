@@ -130,7 +130,7 @@ step "tests"
 log=build/release/tests.log
 select=(-LE '^long$')
 [ $long = yes ] && select=()
-tests release -j4 "${select[@]}"
+tests release -j6 "${select[@]}" # most wait most of the time (e2e/CMakeLists.txt)
 
 if [ $long = yes ] && command -v clang >/dev/null; then
     step "libFuzzer, ten minutes a target"
