@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""`shoal embed` beside sentence-transformers, on texts of mixed length, in turns.
+"""`shoal embed` beside sentence-transformers and plain transformers, on texts of mixed length, in turns.
 
 usage: embed.py --shoal SHOAL --work FOLDER [--texts 1000] [--threads 2] [--pairs 5] [--formats f32,int8] [--max-wait 60]
 
 Needs Python's torch, transformers and sentence-transformers. The model has the shape of all-MiniLM-L6 (6 layers of
 384), random weights, and the vocabulary of a golden encoder; half of the texts have up to 40 words, the longest 240. A
-turn of shoal is a whole process: start, loading, tokens, vectors and the output file; a turn of sentence-transformers is
-encode() alone, in a process that has loaded the model and encoded all texts once. It sorts the texts by length and computes
---batch of them at a time. Before each turn a quiet machine is waited for. Printed are texts a second, medians over
-the pairs with the least and the largest ratio, and the least cosine of the two programs' vectors.
+turn of shoal is a whole process: start, loading, tokens, vectors and the output file; a turn of a peer is its work on the
+texts alone, in a process that has loaded the model and computed all texts once. sentence-transformers' encode() sorts the
+texts by length and computes --batch of them at a time. Plain transformers, as in its model cards, takes --batch texts in
+the order in which they come, pads them to the longest and takes the mean of the last hidden states. Before each turn a
+quiet machine is waited for. Printed are, for each peer, texts a second, medians over the rounds with the least and the
+largest ratio, and the least cosine of the two programs' vectors.
 """
 import argparse
 import json
@@ -52,7 +54,10 @@ def make_texts(n):
             for _ in range(n)]
 
 
-class Peer:
+class Sorting:
+    """sentence-transformers."""
+    name = "sentence-transformers"
+
     def __init__(self, folder, texts, threads, batch):
         import torch
         from sentence_transformers import SentenceTransformer
@@ -63,6 +68,29 @@ class Peer:
 
     def encode(self):
         return self.model.encode(self.texts, batch_size=self.batch, show_progress_bar=False)
+
+
+class Plain:
+    """transformers alone."""
+    name = "transformers"
+
+    def __init__(self, folder, texts, threads, batch):
+        import torch
+        from transformers import AutoModel, AutoTokenizer
+        torch.set_num_threads(threads)
+        self.torch, self.texts, self.batch = torch, texts, batch
+        self.model, self.tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+        self.vectors = self.encode()
+
+    def encode(self):
+        found = []
+        with self.torch.inference_mode():
+            for i in range(0, len(self.texts), self.batch):
+                inputs = self.tokenizer(self.texts[i:i + self.batch], padding=True, return_tensors="pt")
+                rows = self.model(**inputs).last_hidden_state
+                mask = inputs["attention_mask"].unsqueeze(-1)
+                found.append((rows * mask).sum(1) / mask.sum(1))
+        return self.torch.cat(found).numpy()
 
 
 def embed(shoal, model, work, threads):
@@ -85,19 +113,21 @@ def timed(work):
     return time.perf_counter() - since
 
 
-def compare(args, peer, model, name):
-    ratios, own, other = [], [], []
+def compare(args, peers, model, name):
+    own, others = [], [[] for _ in peers]
     quiet = Quiet()
     for pair in range(args.pairs):
-        turns = [(own, lambda: embed(args.shoal, model, args.work, args.threads)), (other, peer.encode)]
+        turns = [(own, lambda: embed(args.shoal, model, args.work, args.threads)),
+                 *((seconds, peer.encode) for seconds, peer in zip(others, peers))]
         for seconds, work in turns if pair % 2 == 0 else reversed(turns):
             quiet.wait(args.max_wait)
             seconds.append(timed(work))
-        ratios.append(other[-1] / own[-1])
-    n = len(peer.texts)
-    print(f"{name}: shoal {n / statistics.median(own):.0f} texts/s, sentence-transformers "
-          f"{n / statistics.median(other):.0f}, ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} .. "
-          f"{max(ratios):.2f}); least cosine {least_cosine(args.work / 'rows.jsonl', peer.vectors):.8f}", flush=True)
+    for peer, other in zip(peers, others):
+        ratios = [b / a for a, b in zip(own, other)]
+        n = len(peer.texts)
+        print(f"{name}: shoal {n / statistics.median(own):.0f} texts/s, {peer.name} {n / statistics.median(other):.0f}, "
+              f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} .. {max(ratios):.2f}); least cosine "
+              f"{least_cosine(args.work / 'rows.jsonl', peer.vectors):.8f}", flush=True)
 
 
 def main():
@@ -107,7 +137,7 @@ def main():
     parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=5, help="rounds: a turn of each program")
     parser.add_argument("--formats", default="f32,int8")
     parser.add_argument("--max-wait", type=float, default=60)
     args = parser.parse_args()
@@ -119,12 +149,12 @@ def main():
     texts = make_texts(args.texts)
     (args.work / "texts.jsonl").write_text(
         "".join(json.dumps({"custom_id": str(i), "input": text}) + "\n" for i, text in enumerate(texts)))
-    peer = Peer(folder, texts, args.threads, args.batch)
+    peers = [kind(folder, texts, args.threads, args.batch) for kind in (Sorting, Plain)]
     for name in args.formats.split(","):
         file = args.work / f"{name}.h5"
         if not file.exists():
             subprocess.run([args.shoal, "quantize", model, file, "--format", name], check=True)
-        compare(args, peer, file, name)
+        compare(args, peers, file, name)
 
 
 if __name__ == "__main__":
