@@ -9,14 +9,15 @@ The lines are prompts with drawn answers, each with a seed of its own. Before th
 the same lines; a stream whose pieces join to another text is counted as wrong, one that ends otherwise than with
 [DONE] as lost.
   streams  opens all --streams at once and reads all to their ends
-  rate     calls at --rate a second, at even times, for --seconds; then the same at 70 % of what `queue` reached
-  queue    the time of all lines with as many calls open as there are lines, beside generate's time for the same lines
+  queue    --rounds times in turns: generate's time for all lines; the time of the same lines as calls, all open at once,
+           answered whole; and as streams
+  rate     calls at --rate a second, at even times, for --seconds; then streams at 70 % of what `queue` reached with them
 Prints for each part: calls, lost, wrong, tokens a second, time to the first piece (mean, p50, p99, worst), the
 server's memory before and after, and the CPU time for 1,000 tokens of the server, of this client and of generate. The
-client is one process of Python on the same cores, so its own work is part of every figure but the CPU times.
+client is one process of Python on the same cores (serve_client.py), so its own work is part of every figure but the CPU
+times.
 """
 import argparse
-import asyncio
 import json
 import os
 import pathlib
@@ -29,6 +30,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from serve_client import Call, Client
 
 REPO = pathlib.Path(__file__).resolve().parent.parent
 STARTS_S = 60
@@ -85,70 +88,12 @@ class Server:
             self.process.wait()
 
 
-class Call:
-    """One stream. first_s, end_s: from the moment at which it was due; text None: it was lost."""
-
-    def __init__(self, line):
-        self.line, self.text, self.n_tokens, self.first_s, self.end_s = line, None, 0, None, None
-
-    async def run(self, port):
-        since = time.perf_counter()
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            try:
-                await self.talk(reader, writer, since)
-            finally:
-                writer.close()
-        except (OSError, EOFError, ValueError, asyncio.IncompleteReadError):
-            self.text = None
-        self.end_s = time.perf_counter() - since
-
-    async def talk(self, reader, writer, since):
-        body = json.dumps({**self.line, "stream": True, "stream_options": {"include_usage": True}}).encode()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                     b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        head = await reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 200"):
-            return
-        pieces, rest, is_done = [], b"", False
-        while not is_done:
-            size = int(await reader.readline(), 16)
-            if size == 0:
-                return
-            rest += (await reader.readexactly(size + 2))[:-2]
-            *events, rest = rest.split(b"\n\n")
-            for event in events:
-                is_done = event == b"data: [DONE]"
-                if not is_done:
-                    self.take(json.loads(event.removeprefix(b"data: ")), pieces, since)
-        self.text = "".join(pieces)
-
-    def take(self, event, pieces, since):
-        if self.first_s is None:
-            self.first_s = time.perf_counter() - since
-        for choice in event["choices"]:
-            pieces.append(choice["text"])
-        if event.get("usage"):
-            self.n_tokens = event["usage"]["completion_tokens"]
-
-
-async def call_all(port, calls, rate):
-    """Runs all calls, `rate` a second at even times; 0: all at once."""
-    began, tasks = time.perf_counter(), []
-    for i, call in enumerate(calls):
-        if rate > 0:
-            await asyncio.sleep(max(0, began + i / rate - time.perf_counter()))
-        tasks.append(asyncio.create_task(call.run(port)))
-    await asyncio.gather(*tasks)
-    return time.perf_counter() - began
-
-
 class Load:
     def __init__(self, o, folder):
         self.o, self.folder, self.results = o, folder, []
         self.lines = [{"prompt": f"Act {i % 5 + 1}, scene {i % 7 + 1}. Enter number {i}.", "max_tokens": o.tokens,
                        "seed": i, "temperature": 0.8} for i in range(o.streams)]
-        self.rows, self.generate_s, self.generate_cpu_s = self.generate()
+        self.rows, _, self.generate_cpu_s = self.generate()
         self.server = Server(o, folder)
 
     def generate(self):
@@ -164,10 +109,11 @@ class Load:
         n_tokens = sum(row["usage"]["completion_tokens"] for row in rows)
         return [row["text"] for row in rows], json.loads(report.read_text())["wall_s"], 1000 * cpu_s / n_tokens
 
-    def part(self, name, n, rate):
-        calls = [Call(self.lines[i % len(self.lines)]) for i in range(n)]
+    def part(self, name, n, rate, streams=True):
+        more = {"stream_options": {"include_usage": True}} if streams else {}
+        calls = [Call({**self.lines[i % len(self.lines)], **more}, streams) for i in range(n)]
         before, cpu, mine = self.server.resident_mib(), self.server.cpu_s(), cpu_of(resource.RUSAGE_SELF)
-        seconds = asyncio.run(call_all(self.server.port, calls, rate))
+        seconds = Client(self.server.port).run(calls, rate)
         cpu, mine = self.server.cpu_s() - cpu, cpu_of(resource.RUSAGE_SELF) - mine
         done = [c for c in calls if c.text is not None]
         thousands = max(1, sum(c.n_tokens for c in done)) / 1000
@@ -189,15 +135,28 @@ class Load:
               f"generate {self.generate_cpu_s:.3f}", flush=True)
         return found
 
+    def queue(self):
+        """Prints the ratios to generate; returns the last round's streams."""
+        ratios = {"whole": [], "streams": []}
+        for i in range(self.o.rounds):
+            seconds = self.generate()[1]
+            for name in list(ratios) if i % 2 == 0 else reversed(list(ratios)):
+                found = self.part(f"queue, {name}", len(self.lines), 0, name == "streams")
+                ratios[name].append(seconds / found["seconds"])
+                if name == "streams":
+                    reached = found
+        for name, found in ratios.items():
+            print(f"queue, {name}: {statistics.median(found):.3f} of generate's speed ({min(found):.3f} .. "
+                  f"{max(found):.3f}), {self.o.rounds} rounds")
+        return reached
+
     def run(self):
         o, parts = self.o, self.o.parts.split(",")
         reached = None
         if "streams" in parts:
             self.part("streams", o.streams, 0)
         if "queue" in parts:
-            reached = self.part("queue", len(self.lines), 0)
-            print(f"queue: {self.generate_s / reached['seconds']:.3f} of generate's speed "
-                  f"({self.generate_s:.1f} s for the same lines)")
+            reached = self.queue()
         if "rate" in parts:
             self.part("rate", int(o.rate * o.seconds), o.rate)
             if reached:
@@ -215,6 +174,7 @@ def options():
     p.add_argument("--tokens", type=int, default=24)
     p.add_argument("--seconds", type=float, default=60)
     p.add_argument("--rate", type=float, default=200)
+    p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--parts", default="streams,queue,rate")
     p.add_argument("--launcher", default="")
     p.add_argument("--flags", default="")
