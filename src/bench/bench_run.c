@@ -362,6 +362,18 @@ static struct status run_cases(struct bench *b, struct bench_result *results)
     return status_ok();
 }
 
+/* KV blocks were counted for --concurrency sequences. With more of them, some may wait until others
+ * end, and steps have fewer rows than the turn seems to have. */
+static void warn_of_waiting(const struct bench *b, const struct bench_case *c)
+{
+    const uint32_t room = (uint32_t)b->j->o->schedule.max_batch;
+    if (c->concurrency > room && b->j->o->run.kv_blocks == 0)
+        log_line(LOG_WARN,
+                 "turns: %u sequences, but KV blocks for %u full contexts; with --concurrency %u "
+                 "none waits",
+                 c->concurrency, room, c->concurrency);
+}
+
 static struct status run_turn(struct bench *b, const struct bench_case *c)
 {
     struct bench_repetition r;
@@ -389,6 +401,7 @@ static struct status run_turns(struct bench *b)
                                "stdin, line %u: expected PROMPT OUTPUT CONCURRENCY, found \"%.*s\"",
                                n, (int)strcspn(line, "\n"), line);
         }
+        warn_of_waiting(b, &c);
         TRY(run_turn(b, &c));
     }
     return status_ok();

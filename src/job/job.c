@@ -228,6 +228,7 @@ static struct status job_start(struct job *j)
     TRY(job_forecast_read(j));
     PHASE(choose_layout(j));
     PHASE(comm_split(j->comm, j->layout, j->order));
+    if (j->o->layout.plain_exchange) comm_use_memory(j->comm, COMM_EP, false);
     j->is_ordered = true;
     log_init(comm_rank(j->comm, COMM_WORLD), j->o->run.log_level, j->o->run.log_json);
     if (j->o->serves) comm_wait_asleep(j->comm);

@@ -51,6 +51,8 @@ struct status job_check_options(struct job *j)
     if (flags_is_given(&j->o->given, "time-limit"))
         drain_limit(&j->drain, j->times.start_ns, j->o->run.time_limit_s);
     TRY(check_device(&j->o->device));
+    if (j->o->layout.plain_exchange) /* it sends nothing in halves */
+        j->options.layout.overlap = OVERLAP_OFF;
     return settle_capacity(j);
 }
 

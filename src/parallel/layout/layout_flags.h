@@ -51,6 +51,9 @@ enum overlap { OVERLAP_AUTO, OVERLAP_ON, OVERLAP_OFF };
              "where experts are on several hosts, whether steps of many rows go in two halves, "   \
              "one of which is computed while the other travels; auto: from as many rows as a "     \
              "model of the step's time, with --network, says; results are the same")               \
+    FLAG(bool, plain_exchange, "plain-exchange", OF_SWITCH, .commands = IN_BENCH,                  \
+         .help = "experts on other ranks get a row of floats for each choice by one "              \
+                 "MPI_Alltoallv, and send one back as GPUs do; to compare")                        \
     FLAG(const char *, expert_load, "expert-load", OF_TEXT("FILE"), .commands = IN_ALL,            \
          .help =                                                                                   \
              "spread experts over ranks so that each has as many tokens, by the counts in the "    \
