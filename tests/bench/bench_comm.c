@@ -1,14 +1,20 @@
 /* Measures the latencies of the collectives of one step, alternately through a host's shared memory
- * and through MPI. usage: mpirun -n RANKS bench_comm. Prints the least and the median time of the
- * slowest rank, in microseconds. */
+ * and through MPI. usage: mpirun -n RANKS bench_comm [BYTES...]. Prints the least and the median
+ * time of the slowest rank, in microseconds.
+ *
+ * With BYTES, as many ranks on each host: each host sends every other host so many bytes, by a mail
+ * (comm_mail.h) and by one MPI_Alltoallv in turns. Prints for each number the two median times, and
+ * the rate of the mail divided by that of MPI_Alltoallv: the median over the turns, with the first
+ * and the third quartile. */
 #include "base/clock.h"
-#include "parallel/comm/comm.h"
+#include "parallel/comm/comm_mail.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_MAX = 1 << 20, REPEATS = 400 };
+enum { N_MAX = 1 << 20, REPEATS = 400, RANKS_MAX = 256 };
+enum { MAIL_REPEATS = 60, MAIL_SECONDS = 5 }; /* at most, for each number of bytes */
 
 struct bench {
     struct comm *c;
@@ -62,7 +68,7 @@ static void run_broadcast(struct bench *b, size_t n_bytes)
 
 static void run_gather(struct bench *b, size_t n_bytes)
 {
-    int counts[256], displs[256];
+    int counts[RANKS_MAX], displs[RANKS_MAX];
     const int each = (int)(n_bytes / 4) / b->n_ranks;
     for (int r = 0; r < b->n_ranks; r++) {
         counts[r] = each;
@@ -73,7 +79,7 @@ static void run_gather(struct bench *b, size_t n_bytes)
 
 static void run_exchange(struct bench *b, size_t n_bytes)
 {
-    int counts[256], displs[256];
+    int counts[RANKS_MAX], displs[RANKS_MAX];
     const int each = (int)(n_bytes / 4) / b->n_ranks;
     for (int r = 0; r < b->n_ranks; r++) {
         counts[r] = each;
@@ -136,27 +142,126 @@ static void print_op(struct bench *b, size_t op)
     }
 }
 
+/* --- a mail beside MPI_Alltoallv ----------------------------------------------------------------
+ */
+
+/* What a host sends to another, in the part that one rank sends to one rank. */
+struct parts {
+    struct comm_mail *mail;
+    struct comm_mail_places at;
+    size_t n_bytes; /* from a rank to a rank */
+    char *out, *in; /* [ranks, n_bytes] */
+};
+
+static void run_mail(struct bench *b, const struct parts *p)
+{
+    struct comm_mail_piece pieces[RANKS_MAX];
+    size_t at = comm_mail_head_bytes(p->mail, 1), sent;
+    for (int h = 0; h < p->at.n_hosts; h++) {
+        const size_t n = h == p->at.host ? 0 : p->n_bytes * (size_t)p->at.n_on[h];
+        pieces[h] = (struct comm_mail_piece){at, n};
+        at += n;
+    }
+    comm_mail_memory(p->mail, COMM_LANE_ROWS_OUT, at);
+    comm_mail_start(b->c, p->mail, COMM_LANE_ROWS_OUT, pieces, 1);
+    comm_mail_finish(b->c, p->mail, &sent);
+}
+
+static void run_alltoallv(struct bench *b, const struct parts *p)
+{
+    int counts[RANKS_MAX], displs[RANKS_MAX];
+    for (int r = 0; r < b->n_ranks; r++) {
+        counts[r] = p->at.host_of[r] == p->at.host ? 0 : (int)p->n_bytes;
+        displs[r] = r * (int)p->n_bytes;
+    }
+    MPI_Alltoallv(p->out, counts, displs, MPI_BYTE, p->in, counts, displs, MPI_BYTE,
+                  comm_handle(b->c, COMM_STAGE));
+}
+
+/* The time of the slowest rank. */
+static uint64_t time_of(struct bench *b, const struct parts *p, bool by_mail)
+{
+    run_barrier(b, 0);
+    const uint64_t since = clock_ns();
+    if (by_mail) run_mail(b, p);
+    if (!by_mail) run_alltoallv(b, p);
+    uint64_t ns = clock_ns() - since;
+    comm_max_u64(b->c, COMM_STAGE, &ns, 1);
+    return ns;
+}
+
+static void print_mail(struct bench *b, struct parts *p, size_t n_bytes)
+{
+    uint64_t mail[MAIL_REPEATS], all[MAIL_REPEATS], ratio[MAIL_REPEATS]; /* millionths */
+    const uint64_t warm = time_of(b, p, true) + time_of(b, p, false);
+    const uint64_t fit = MAIL_SECONDS * 1000000000ull / (warm + 1);
+    const size_t n = fit < 4 ? 4 : fit > MAIL_REPEATS ? MAIL_REPEATS : (size_t)fit;
+    for (size_t i = 0; i < n; i++) {
+        if (i % 2 == 0) mail[i] = time_of(b, p, true);
+        all[i] = time_of(b, p, false);
+        if (i % 2 == 1) mail[i] = time_of(b, p, true);
+        ratio[i] = all[i] * 1000000 / mail[i];
+    }
+    qsort(mail, n, sizeof *mail, by_value);
+    qsort(all, n, sizeof *all, by_value);
+    qsort(ratio, n, sizeof *ratio, by_value);
+    if (b->rank != 0) return;
+    printf("%10zu   %10.1f   %10.1f   %.3f (%.3f .. %.3f) of %zu\n", n_bytes,
+           (double)mail[n / 2] * 1e-3, (double)all[n / 2] * 1e-3, (double)ratio[n / 2] * 1e-6,
+           (double)ratio[n / 4] * 1e-6, (double)ratio[n - 1 - n / 4] * 1e-6, n);
+    fflush(stdout);
+}
+
+static struct status print_mails(struct bench *b, int n_sizes, char **sizes)
+{
+    struct parts p = {0};
+    TRY(comm_mail_open(b->c, COMM_STAGE, 0, &p.mail));
+    if (p.mail != NULL) p.at = comm_mail_places_of(p.mail);
+    if (p.at.n_hosts < 2) return status_make(STATUS_USAGE, "bench_comm: BYTES need several hosts");
+    if (b->rank == 0)
+        printf("%d hosts of %d ranks\n%10s   %10s   %10s   rate of the mail by the other's\n",
+               p.at.n_hosts, p.at.n_local, "bytes", "mail us", "Alltoallv");
+    for (int i = 0; i < n_sizes; i++) {
+        const size_t n_bytes = strtoul(sizes[i], NULL, 10),
+                     pairs = (size_t)(p.at.n_local * p.at.n_local);
+        p.n_bytes = n_bytes / pairs;
+        p.out = calloc((size_t)b->n_ranks, p.n_bytes + 1);
+        p.in = calloc((size_t)b->n_ranks, p.n_bytes + 1);
+        if (p.out == NULL || p.in == NULL)
+            return status_make(STATUS_MEMORY, "bench_comm: no memory");
+        print_mail(b, &p, n_bytes);
+        free(p.out);
+        free(p.in);
+    }
+    comm_mail_close(&p.mail);
+    return status_ok();
+}
+
+/* --- start --------------------------------------------------------------------------------------
+ */
+
 /* Starts MPI and makes all ranks one stage. */
 static struct status start(struct bench *b, int *argc, char ***argv)
 {
     TRY(comm_start(argc, argv, &b->c));
     const uint32_t n = (uint32_t)comm_size(b->c, COMM_WORLD);
-    if (n > 256) return status_make(STATUS_USAGE, "bench_comm: at most 256 ranks");
-    static const struct arch arch = {.n_layers = 1,
-                                     .width = 64,
-                                     .n_heads = 1,
-                                     .n_kv_heads = 1,
-                                     .head_dim = 64,
-                                     .query_dim = 64,
-                                     .value_dim = 64,
-                                     .ffn = 64,
-                                     .vocab = 64,
-                                     .context = 64};
+    if (n > RANKS_MAX) return status_make(STATUS_USAGE, "bench_comm: at most 256 ranks");
+    static struct arch arch = {.n_layers = 1,
+                               .width = 64,
+                               .n_heads = 1,
+                               .n_kv_heads = 1,
+                               .head_dim = 64,
+                               .query_dim = 64,
+                               .value_dim = 64,
+                               .ffn = 64,
+                               .vocab = 64,
+                               .context = 64};
     static const struct layout_model model = {
         .name = "bench", .arch = &arch, .o_leaf = 64, .ffn_leaf = 64, .weight_bytes = 4};
     const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = n, .ep = 1};
     static struct layout l;
-    static uint32_t order[256];
+    static uint32_t order[RANKS_MAX];
+    arch.family = arch_family_at(0);
     TRY(layout_build(&model, n, &flags, &l));
     for (uint32_t r = 0; r < n; r++) order[r] = r;
     TRY(comm_split(b->c, &l, order));
@@ -170,21 +275,27 @@ static struct status start(struct bench *b, int *argc, char ***argv)
     return status_ok();
 }
 
+static void print_collectives(struct bench *b)
+{
+    if (b->rank == 0) {
+        printf("%d ranks, shared memory: %s\n", b->n_ranks,
+               comm_shares_memory(b->c, COMM_STAGE) ? "yes" : "no");
+        printf("%-10s %8s   %19s   %19s\n", "", "bytes", "memory: least median",
+               "MPI: least median");
+    }
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) print_op(b, i);
+}
+
 int main(int argc, char **argv)
 {
     struct bench b = {0};
-    const struct status st = start(&b, &argc, &argv);
+    struct status st = start(&b, &argc, &argv);
+    if (!status_failed(&st) && argc > 1) st = print_mails(&b, argc - 1, argv + 1);
     if (status_failed(&st)) {
         fprintf(stderr, "%s\n", st.text);
         return 1;
     }
-    if (b.rank == 0) {
-        printf("%d ranks, shared memory: %s\n", b.n_ranks,
-               comm_shares_memory(b.c, COMM_STAGE) ? "yes" : "no");
-        printf("%-10s %8s   %19s   %19s\n", "", "bytes", "memory: least median",
-               "MPI: least median");
-    }
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) print_op(&b, i);
+    if (argc == 1) print_collectives(&b);
     comm_stop(&b.c);
     return 0;
 }
