@@ -39,6 +39,7 @@ WORK = {
     "decode512": (1, 4, 512, "decode"),
     "prefill512": (512, 1, 1, "prefill"),
     "prefill512x2": (512, 1, 2, "prefill"),
+    "prefill512x4": (512, 1, 4, "prefill"),
     "prefill4096": (4096, 1, 1, "prefill"),
 }
 USUAL_WORK = ["decode1", "decode32", "prefill512"]

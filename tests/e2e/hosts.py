@@ -82,7 +82,7 @@ class Hosts:
         cannot.
         """
         for space, link in zip(self.spaces, self.links):
-            done = run(["ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", link, "root", "tbf",
+            done = run(["ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", link, "root", "tbf",
                         "rate", rate, "burst", "64kb", "latency", "400ms"])
             if done.status != 0:
                 return f"tc: {done.err.strip()}"
