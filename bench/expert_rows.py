@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How even the ranks' work on experts is on real text: by id, placed by load, and with copies. A Markdown table.
 
-usage: expert_rows.py --shoal SHOAL --simulated SIMULATED --model M.h5 --text TEXT --work FOLDER
+usage: expert_rows.py --shoal SHOAL (--simulated SIMULATED | --timed ROUNDS) --model M.h5 --text TEXT --work FOLDER
        [--ranks N,...] [--hosts-of N,...] [--copies N,...] [--lines N] [--tokens N]
 
 TEXT is cut into lines of about --tokens tokens. One rank reads every second line of the first part and counts the
@@ -9,15 +9,21 @@ tokens of each expert; the lines between them are then read by N simulated ranks
 an equal part of the experts, on hosts of 1 rank or more. Counts are exact and do not depend on the machine: a block's
 ratio is the rows of its busiest rank by the mean of the ranks, the table has the sum over all blocks (layers and
 steps). "bound" is what no placement can beat, by the same text's own counts over all steps.
+
+With --timed the ranks are real ones of one thread on this machine, by mpirun, and each way runs ROUNDS times in turns:
+the table then has the seconds from the end of loading to the last row (the median), and by id's median divided by
+each, with the least and the most over the rounds. Time falls with the busiest rank only if each rank has a core.
 """
 import argparse
 import hashlib
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "simulate"))
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path.insert(0, str(TESTS / "simulate"))
 import platforms
 
 CHARACTERS_PER_TOKEN = 3
@@ -25,8 +31,11 @@ CHARACTERS_PER_TOKEN = 3
 
 def parse():
     parser = argparse.ArgumentParser()
-    for name in ("shoal", "simulated", "model", "text", "work"):
+    for name in ("shoal", "model", "text", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--simulated", type=Path)
+    how.add_argument("--timed", type=int, metavar="ROUNDS")
     for name, values in (("ranks", "8,16,32"), ("hosts-of", "1,4"), ("copies", "")):
         parser.add_argument(f"--{name}", default=values)
     parser.add_argument("--lines", type=int, default=256, help="that are measured, and as many that are counted")
@@ -60,14 +69,19 @@ class Measure:
     def simulate(self, n_ranks, hosts_of, flags):
         """The metrics of a job on simulated ranks, which must have the output of one rank."""
         platform, hosts = platforms.write("fat_tree", n_ranks // hosts_of, hosts_of, self.work)
+        return self.job(["smpirun", "-np", n_ranks, "-platform", platform, "-hostfile", hosts,
+                         "--cfg=contexts/stack-size:2048", "--log=root.thresh:critical",
+                         "--cfg=smpi/privatization:dlopen", "--cfg=smpi/host-speed:1Gf",
+                         "--cfg=smpi/coll-selector:ompi", "--cfg=smpi/simulate-computation:no",
+                         self.args.simulated], n_ranks, flags)
+
+    def job(self, program, n_ranks, flags):
+        """The metrics of a job whose command line begins with `program`, which must have the output of one rank."""
         output, metrics = self.work / "out.jsonl", self.work / "metrics.json"
-        argv = ["smpirun", "-np", n_ranks, "-platform", platform, "-hostfile", hosts,
-                "--cfg=contexts/stack-size:2048", "--log=root.thresh:critical", "--cfg=smpi/privatization:dlopen",
-                "--cfg=smpi/host-speed:1Gf", "--cfg=smpi/coll-selector:ompi", "--cfg=smpi/simulate-computation:no",
-                self.args.simulated, "generate", "--model", self.args.model, "--input",
-                self.work / "measured.jsonl", "--output", output, "--no-journal", "--metrics", metrics, "--threads",
-                1, "--watchdog", 0, "--kv-blocks", 16, "--max-model-len", 2 * self.args.tokens, "--step-tokens",
-                self.args.tokens, "--quiet", "--tp", 1, "--pp", 1, "--dp", n_ranks, "--ep", n_ranks, *flags]
+        argv = [*program, "generate", "--model", self.args.model, "--input", self.work / "measured.jsonl", "--output",
+                output, "--no-journal", "--metrics", metrics, "--threads", 1, "--watchdog", 0, "--kv-blocks", 16,
+                "--max-model-len", 2 * self.args.tokens, "--step-tokens", self.args.tokens, "--quiet", "--tp", 1,
+                "--pp", 1, "--dp", n_ranks, "--ep", n_ranks, *flags]
         subprocess.run([str(a) for a in argv], check=True)
         assert hashlib.sha256(output.read_bytes()).hexdigest() == self.digest, "other bytes than one rank"
         return json.loads(metrics.read_text())
@@ -102,6 +116,27 @@ class Measure:
                           f"{self.bound(n_ranks, n_copies):.3f} | {wire['dispatch_bytes_per_token']:.0f}, "
                           f"{wire['combine_bytes_per_token']:.0f} |", flush=True)
 
+    def timed(self):
+        print("| ranks | experts | rows of the busiest rank by the mean | bound | seconds | by id's seconds by these |\n"
+              "|---:|---|---:|---:|---:|---:|")
+        for n_ranks in map(int, self.args.ranks.split(",")):
+            ways = list(self.rows())
+            seconds, even = {what: [] for what, _, _ in ways}, {}
+            for i in range(self.args.timed):
+                for what, flags, _ in ways if i % 2 == 0 else reversed(ways):
+                    found = self.job([TESTS / "mpirun.sh", n_ranks, self.args.shoal], n_ranks, flags)
+                    seconds[what].append(found["wall_s"])
+                    even[what] = found["expert_rows"]["max_over_mean"]
+            for what, _, n_copies in ways:
+                ratios = [a / b for a, b in zip(seconds["by id"], seconds[what])]
+                print(f"| {n_ranks} | {what} | {even[what]:.3f} | {self.bound(n_ranks, n_copies):.3f} | "
+                      f"{statistics.median(seconds[what]):.3f} | {statistics.median(ratios):.3f} ({min(ratios):.3f} .. "
+                      f"{max(ratios):.3f}) |", flush=True)
+
 
 if __name__ == "__main__":
-    Measure(parse()).table()
+    measure = Measure(parse())
+    if measure.args.timed:
+        measure.timed()
+    else:
+        measure.table()
