@@ -4,7 +4,6 @@
 
 #include "base/mem.h"
 #include "kernels/device.h"
-#include "kernels/elementary.h"
 #include "kernels/fp8_int8.h"
 #include "kernels/ops.h"
 #include "parallel/layout/expert_places.h"
@@ -536,31 +535,6 @@ static struct status check_source(const struct weights_source *from)
                        "are multiplied as they stand in their file");
 }
 
-static float softplus(float x)
-{
-    return x > 20 ? x : (float)el_log(1.0 + (double)el_expf(x));
-}
-
-/* Turns the numbers of the file into those that the op takes. */
-static void finish_xielu(struct weights *w)
-{
-    for (uint32_t i = 0; i < range_count(w->layers); i++) {
-        struct ffn_weights *f = &w->stage_layers[i].ffn;
-        f->xielu[0] = softplus(f->xielu[0]);
-        f->xielu[1] = f->xielu[2] + softplus(f->xielu[1]);
-    }
-}
-
-/* Joins the router's constant factor to the weights of its norm. */
-static void finish_router_norms(struct weights *w, const struct arch *m)
-{
-    const float factor = 1.0f / __builtin_sqrtf((float)m->width);
-    for (uint32_t i = 0; i < range_count(w->layers); i++) {
-        float *norm = w->stage_layers[i].moe.router_norm;
-        for (uint32_t k = 0; norm != NULL && k < m->width; k++) norm[k] *= factor;
-    }
-}
-
 struct status weights_load(const struct weights_source *from, struct weights **out,
                            struct loader_stats *stats)
 {
@@ -586,8 +560,7 @@ struct status weights_load(const struct weights_source *from, struct weights **o
         st = weights_lend(ld.w, l);
         st = comm_agree(from->comm, st);
     }
-    if (!status_failed(&st) && m->family->xielu) finish_xielu(ld.w);
-    if (!status_failed(&st) && m->joins_experts) finish_router_norms(ld.w, m);
+    if (!status_failed(&st)) weights_finish(ld.w, m);
     if (!status_failed(&st) && m->tied && !m->headless && l->pp == 1) ld.w->head = ld.w->embed;
     mem_free(&ld.targets);
     mem_free(&ld.wants);

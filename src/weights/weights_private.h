@@ -66,6 +66,10 @@ static inline bool weights_is_xielu(enum weight_role role)
  * quantized tensor. Errors: STATUS_MEMORY. */
 struct status weights_want(struct loading *ld, struct target t);
 
+/* weights_finish.c. Local. Turns loaded numbers into those that the ops take: those of xIELU, and
+ * the weights of a router's norm. */
+void weights_finish(struct weights *w, const struct arch *m);
+
 /* Local. Takes a piece from the loader, as its sink; ctx: the loading. */
 struct status weights_take_piece(void *ctx, const struct slab_piece *piece);
 
