@@ -2,10 +2,17 @@
  * doubles with the C library. */
 #include "kernels/elementary.h"
 
+#include "util_cases.h"
 #include "util_kernels.h"
 
 #include <CUnit/CUnit.h>
 #include <math.h>
+
+/* The distance of the floats that are tried. */
+static uint32_t stride(void)
+{
+    return 7 * 4 / (uint32_t)util_cases(4);
+}
 
 /* |got - want| in units of the last place of a float of want's size. */
 static double ulps(float got, long double want)
@@ -31,8 +38,8 @@ static void exp_is_within_one_ulp_over_all_floats(void)
 {
     double worst = 0;
     uint32_t worst_at = 0;
-    /* every seventh float of both signs, up to the cutoffs */
-    for (uint64_t u = 0; u < 0x100000000u; u += 7) {
+    /* floats of both signs, up to the cutoffs */
+    for (uint64_t u = 0; u < 0x100000000u; u += stride()) {
         const float x = f32_from_bits((uint32_t)u);
         if (!(x >= -87.0f && x <= 88.0f)) continue;
         /* the C library's exp in double is within 2^-52, which is 2^-28 of a float's ulp */
@@ -65,7 +72,7 @@ static void exp_is_monotonic(void)
 {
     unsigned n_falls = 0;
     float before = 0.0f;
-    for (uint32_t u = 0xC2AE0000u; u > 0x80000000u; u -= 7) {
+    for (uint32_t u = 0xC2AE0000u; u > 0x80000000u; u -= stride()) {
         const float y = el_expf(f32_from_bits(u));
         n_falls += y < before;
         before = y;
@@ -91,8 +98,8 @@ static void sin_and_cos_round_right_over_rope_angles(void)
             check_angle((float)p * inv_freq, &worst);
     }
     struct rng r = {1};
-    for (int i = 0; i < 300000; i++) check_angle(rng_float(&r, 0x1p24f), &worst);
-    for (int i = 0; i < 100000; i++) check_angle(rng_float(&r, 1e-3f), &worst);
+    for (uint64_t i = 0; i < util_cases(300000); i++) check_angle(rng_float(&r, 0x1p24f), &worst);
+    for (uint64_t i = 0; i < util_cases(100000); i++) check_angle(rng_float(&r, 1e-3f), &worst);
     check_angle(0x1.921fb6p+0f, &worst); /* the float nearest to pi / 2 */
     check_angle(0x1.921fb6p+1f, &worst);
     printf("sin, cos: at most %.5f ulp ", worst);
@@ -106,7 +113,7 @@ static void log_is_within_two_ulp(void)
 {
     struct rng r = {2};
     double worst = 0;
-    for (int i = 0; i < 2000000; i++) {
+    for (uint64_t i = 0; i < util_cases(2000000); i++) {
         uint64_t u = rng_next(&r) >> 1;
         if (i % 2) u = 0x3FE0000000000000u + (u & 0x1FFFFFFFFFFFFFu); /* around 1 */
         double x;
