@@ -461,6 +461,8 @@ static const struct arch_field fields[] = {
     {.key = "mtp_num_hidden_layers", .type = FIELD_INERT},
     {.key = "mtp_use_dedicated_embeddings", .type = FIELD_INERT},
     /* for training, for generation, or for other programs */
+    {"is_causal", FIELD_INERT, ONLY(encoder)},
+    {.key = "is_causal", .type = FIELD_TRUE},
     {.key = "architectures", .type = FIELD_INERT}, /* identified the family */
     {.key = "model_type", .type = FIELD_INERT},
     {.key = "torch_dtype", .type = FIELD_INERT},

@@ -85,21 +85,6 @@ static struct status read_embed_prompts(struct job_embed *e, const struct js_nod
                        is_auto ? "default_prompt_name" : "--prompt-name", e->rules.prompt);
 }
 
-struct status job_embed_check_causal(const struct ckpt *c, const struct arch *m)
-{
-    size_t n;
-    const char *text = ckpt_config_json(c, &n);
-    struct js_doc *doc = NULL;
-    bool is_causal = true;
-    TRY(js_parse(text, n, "config.json", &doc));
-    (void)js_bool(js_get(js_root(doc), "is_causal"), &is_causal);
-    js_destroy(&doc);
-    if (is_causal || m->encoder) return status_ok();
-    return status_make(STATUS_INPUT,
-                       "config.json: \"is_causal\": false: attention to later tokens is not "
-                       "implemented");
-}
-
 /* Reads how many tokens a text may have: {"max_seq_length": 256}. */
 static void read_transformer(struct job_embed *e, const struct js_node *transformer)
 {
@@ -109,11 +94,10 @@ static void read_transformer(struct job_embed *e, const struct js_node *transfor
 }
 
 static struct status read_files(struct job_embed *e, const struct embed_flags *flags,
-                                const struct ckpt *c, const struct arch *m)
+                                const struct ckpt *c)
 {
     size_t n;
     const char *text = ckpt_text(c, CKPT_TEXT_EMBEDDING, &n);
-    TRY(job_embed_check_causal(c, m));
     if (text != NULL) TRY(js_parse(text, n, "embedding_json", &e->doc));
     const struct js_node *root = e->doc != NULL ? js_root(e->doc) : NULL;
     const struct js_node *pooling = js_get(root, "pooling");
@@ -154,7 +138,7 @@ struct status job_embed_init(struct job_embed *e, const struct embed_flags *flag
                                       .cuts_texts = flags->long_texts == EMBED_LONG_CUT,
                                       .pool = flags->pooling,
                                       .normalizes = true}};
-    TRY(status_wrap(read_files(e, flags, c, m), "%s", ckpt_path(c)));
+    TRY(status_wrap(read_files(e, flags, c), "%s", ckpt_path(c)));
     if (flags->max_text_tokens > 0) e->rules.max_tokens = (int32_t)flags->max_text_tokens;
     if (e->rules.pool == POOL_NONE) e->rules.pool = m->encoder ? POOL_MEAN : POOL_LAST;
     if (flags->normalize != EMBED_AUTO) e->rules.normalizes = flags->normalize == EMBED_ON;

@@ -30,10 +30,6 @@ struct status job_embed_init(struct job_embed *e, const struct embed_flags *flag
  * STATUS_INPUT, STATUS_MEMORY. */
 struct status job_embed_check_case(const struct job_embed *e, struct tokenizer *t);
 
-/* Local. Refuses a decoder whose tokens attend to later tokens, as a field of config.json tells.
- * Errors: STATUS_INPUT, STATUS_MEMORY. */
-struct status job_embed_check_causal(const struct ckpt *c, const struct arch *m);
-
 /* job_rank.c. Local. Reads the head that scores texts: score.weight, or without one the rows of
  * the tokens no and yes of the model's own head. Errors: as job_embed_init. */
 struct status job_rank_init(struct job_embed *e, const struct rank_flags *flags, struct ckpt *c,

@@ -250,7 +250,6 @@ struct status job_rank_init(struct job_embed *e, const struct rank_flags *flags,
                   .dimensions = (int32_t)m->width,
                   .pool = POOL_LAST,
                   .rank = {.scale = 1, .exponential = el_expf, .instruction = flags->instruction}}};
-    TRY(status_wrap(job_embed_check_causal(c, m), "%s", ckpt_path(c)));
     TRY(classes != NULL ? read_classes(e, c, classes) : read_yes_no(e, c, m, t));
     e->rules.rank.head = e->head;
     if (m->encoder) TRY(read_encoder(e, c, m, t));

@@ -150,7 +150,8 @@ struct stage {
     /* Heads of another width than in the cache: those of latent attention, and padded heads. In
      * other models k_narrow is k, v_narrow v, q_wide q, and o_wide attended. */
     float *k_narrow, *v_narrow; /* [T, G, query_dim], [T, G, value_dim]; in a layer that computes
-                                   fewer heads than the cache has, these only */
+                                   fewer heads than the cache has, these only, [T, heads, full_dim]
+                                   if they have a width of their own */
     float *q_wide, *o_wide;     /* [T, H, Hd] */
     float *q_gated;             /* [T, H, 2 query_dim] q and gate of each head */
     /* gated delta rule, of the key heads held here; or Mamba-2 scan */

@@ -42,6 +42,7 @@ struct delta_weights {
     float *skip;                  /* [value heads] of Mamba-2 */
 };
 
+/* In Gemma-4's layers without a window, global_head_dim stands for query_dim and value_dim. */
 struct attention_weights {
     struct packed q, k, v;                    /* [heads * query_dim, D]; v: value_dim */
     struct packed o;                          /* [D, heads * value_dim], K-blocks */

@@ -230,6 +230,7 @@ static void what_is_not_implemented_is_refused_by_name(void)
     refuse(LLAMA ",\"mlp_bias\":1", "true or false");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"", "gelu");
     refuse(LLAMA ",\"logit_scale\":0.5", "logit_scale");
+    refuse(LLAMA ",\"is_causal\":false", "is_causal");
     refuse(OF("OlmoeForCausalLM") ",\"rope_theta\":1e4,\"num_experts\":4,\"num_experts_per_tok\":2,"
                                   "\"use_sliding_window\":true",
            "use_sliding_window is not implemented for OLMoE");

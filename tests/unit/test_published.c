@@ -20,7 +20,7 @@ static void a_text_model_gets_a_config_of_its_own(void)
     CU_ASSERT_EQUAL(text_of("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],"
                             "\"image_token_index\":7,\"eos_token_id\":[1,106],"
                             "\"text_config\":{\"hidden_size\":64,\"num_hidden_layers\":2,"
-                            "\"intermediate_size\":96,\"sliding_window\":16}}",
+                            "\"eos_token_id\":1,\"intermediate_size\":96,\"sliding_window\":16}}",
                             &c, &is_text)
                         .code,
                     STATUS_OK);
@@ -29,7 +29,9 @@ static void a_text_model_gets_a_config_of_its_own(void)
     CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "\"hidden_size\": 64"));
     CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "\"num_attention_heads\": 8"));
     CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "\"rope_local_base_freq\": 10000.0"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "\"eos_token_id\": ["));
     CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "106"));
+    CU_ASSERT_PTR_NULL(strstr(c.data, "\"eos_token_id\": 1"));
     CU_ASSERT_PTR_NULL(strstr(c.data, "image_token_index"));
     CU_ASSERT_EQUAL(text_of("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],"
                             "\"tie_word_embeddings\":false,\"text_config\":{}}",

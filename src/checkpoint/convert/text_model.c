@@ -102,6 +102,13 @@ static void put_defaults(struct strbuf *out, const struct js_node *text,
     }
 }
 
+/* True for the end tokens, which transformers takes from the whole model's config.json if it has
+ * them. */
+static bool is_end_of_whole(const struct js_node *root, const char *key)
+{
+    return strcmp(key, "eos_token_id") == 0 && js_type(js_get(root, key)) != JS_NULL;
+}
+
 static struct status flatten(const struct multimodal *m, const struct js_node *root,
                              struct strbuf *out)
 {
@@ -110,7 +117,8 @@ static struct status flatten(const struct multimodal *m, const struct js_node *r
     const char *key;
     strbuf_printf(out, "{\"architectures\": [\"%s\"]", m->text_architecture);
     while (js_next(text, &it, &key, &value)) {
-        if (strcmp(key, "architectures") != 0) TRY(put_field(out, key, value));
+        if (strcmp(key, "architectures") != 0 && !is_end_of_whole(root, key))
+            TRY(put_field(out, key, value));
     }
     for (it = NULL; js_next(root, &it, &key, &value);) {
         if (is_inert(key) || js_type(value) == JS_NULL || key[0] == '_') continue;
@@ -120,7 +128,8 @@ static struct status flatten(const struct multimodal *m, const struct js_node *r
                                "does not know whether it changes the arithmetic",
                                key);
         }
-        if (js_get(text, key) == NULL) TRY(put_field(out, key, value));
+        if (js_get(text, key) == NULL || is_end_of_whole(root, key))
+            TRY(put_field(out, key, value));
     }
     put_defaults(out, text, m->defaults);
     if (js_get(text, "rope_parameters") == NULL) put_defaults(out, text, m->rope);
