@@ -38,14 +38,15 @@ static struct status no_theta(const struct arch_reading *r)
 /* Refuses two different values for RoPE in two places: other programs read one or the other. */
 static struct status check_rope_is_one(const struct arch_reading *r)
 {
-    const bool is_old = r->rope_parameters == NULL;
+    const bool is_old = r->node.rope_parameters == NULL;
     double theta, outer;
-    if (r->rope_scaling != NULL && r->rope_parameters != NULL) {
+    if (r->node.rope_scaling != NULL && r->node.rope_parameters != NULL) {
         return status_make(STATUS_INPUT, "%s: rope_scaling, rope_parameters: expected one of them",
                            r->what);
     }
     if (!js_number(js_get(r->root, "rope_theta"), &outer) ||
-        !js_number(js_get(is_old ? r->rope_scaling : r->rope_parameters, "rope_theta"), &theta) ||
+        !js_number(js_get(is_old ? r->node.rope_scaling : r->node.rope_parameters, "rope_theta"),
+                   &theta) ||
         theta == outer)
         return status_ok();
     return status_make(STATUS_INPUT, "%s: rope_theta: expected %g, as %s says, found %g", r->what,
@@ -56,8 +57,8 @@ static struct status check_theta(const struct arch_reading *r)
 {
     static const char key[] = "rope_theta";
     const bool is_given = js_type(js_get(r->root, key)) != JS_NULL ||
-                          js_type(js_get(r->rope_scaling, key)) != JS_NULL ||
-                          js_type(js_get(r->rope_parameters, key)) != JS_NULL;
+                          js_type(js_get(r->node.rope_scaling, key)) != JS_NULL ||
+                          js_type(js_get(r->node.rope_parameters, key)) != JS_NULL;
     return is_given || !r->m.family->states_base ? status_ok() : no_theta(r);
 }
 
@@ -68,11 +69,11 @@ static const double LOCAL_THETA = 5e5;
  * for each kind of layer. Without such objects, rope_scaling applies to the other layers alone. */
 static struct status find_local_rope(struct arch_reading *r)
 {
-    const struct js_node *full = js_get(r->rope_parameters, "full_attention");
+    const struct js_node *full = js_get(r->node.rope_parameters, "full_attention");
     double theta;
     if (!r->m.family->local_rope) return status_ok();
     r->m.local_rope = true;
-    if (r->rope_parameters == NULL) {
+    if (r->node.rope_parameters == NULL) {
         if (r->m.family->modern) return status_ok(); /* both thetas have defaults */
         if (!js_number(js_get(r->root, "rope_theta"), &theta)) return no_theta(r);
         if (r->m.family->hybrid_kv) return status_ok(); /* arch_derive_hybrid has checked it */
@@ -85,25 +86,25 @@ static struct status find_local_rope(struct arch_reading *r)
                            "otherwise, found %g",
                            r->what, LOCAL_THETA, r->m.family->title, theta);
     }
-    r->local_rope = js_get(r->rope_parameters, "sliding_attention");
-    if (js_type(full) != JS_OBJECT || js_type(r->local_rope) != JS_OBJECT) {
+    r->node.local_rope = js_get(r->node.rope_parameters, "sliding_attention");
+    if (js_type(full) != JS_OBJECT || js_type(r->node.local_rope) != JS_OBJECT) {
         return status_make(STATUS_INPUT,
                            "%s: rope_parameters: expected objects \"full_attention\" and "
                            "\"sliding_attention\" for %s",
                            r->what, r->m.family->title);
     }
-    r->rope_parameters = full;
+    r->node.rope_parameters = full;
     if (!js_number(js_get(full, "rope_theta"), &theta)) return no_theta(r);
-    if (!js_number(js_get(r->local_rope, "rope_theta"), &theta)) return no_theta(r);
-    const char *rule = js_string(js_get(r->local_rope, "rope_type"), NULL);
-    if (rule == NULL) rule = js_string(js_get(r->local_rope, "type"), NULL);
+    if (!js_number(js_get(r->node.local_rope, "rope_theta"), &theta)) return no_theta(r);
+    const char *rule = js_string(js_get(r->node.local_rope, "rope_type"), NULL);
+    if (rule == NULL) rule = js_string(js_get(r->node.local_rope, "type"), NULL);
     if (rule != NULL && strcmp(rule, "default") != 0) {
         return status_make(
             STATUS_INPUT,
             "%s: rope_parameters: sliding_attention of type \"%s\" is not implemented", r->what,
             rule);
     }
-    return arch_rope_fields_check(r, r->local_rope, "rope_parameters.sliding_attention");
+    return arch_rope_fields_check(r, r->node.local_rope, "rope_parameters.sliding_attention");
 }
 
 /* Marks the layers without RoPE: those with a 0 in "no_rope_layers", or without that list the last
@@ -113,12 +114,12 @@ static struct status derive_unrotated(struct arch_reading *r)
     struct arch *m = &r->m;
     if (!m->family->unrotated) return status_ok();
     for (uint32_t l = 0; l < m->n_layers; l++) {
-        int64_t rotates = (l + 1) % r->unrotated_every != 0;
-        if (r->no_rope_layers != NULL && !js_int(js_at(r->no_rope_layers, l), &rotates)) {
+        int64_t rotates = (l + 1) % r->pattern.unrotated_every != 0;
+        if (r->node.no_rope_layers != NULL && !js_int(js_at(r->node.no_rope_layers, l), &rotates)) {
             return status_make(
                 STATUS_INPUT, "%s: no_rope_layers[%u]: expected 0 or 1, found nothing", r->what, l);
         }
-        m->layer_is_unrotated[l] = rotates == 0;
+        m->layer.is_unrotated[l] = rotates == 0;
     }
     return status_ok();
 }
@@ -130,10 +131,10 @@ static struct status derive_rope(struct arch_reading *r)
     double part = 1;
     TRY(check_rope_is_one(r));
     TRY(find_local_rope(r));
-    TRY(arch_rope_fields_check(r, r->rope_scaling, "rope_scaling"));
-    TRY(arch_rope_fields_check(r, r->rope_parameters, "rope_parameters"));
-    js_number(js_get(r->rope_scaling, "rope_theta"), &m->rope_theta);
-    js_number(js_get(r->rope_parameters, "rope_theta"), &m->rope_theta);
+    TRY(arch_rope_fields_check(r, r->node.rope_scaling, "rope_scaling"));
+    TRY(arch_rope_fields_check(r, r->node.rope_parameters, "rope_parameters"));
+    js_number(js_get(r->node.rope_scaling, "rope_theta"), &m->rope_theta);
+    js_number(js_get(r->node.rope_parameters, "rope_theta"), &m->rope_theta);
     TRY(check_theta(r));
     TRY(arch_derive_longrope(r));
     TRY(arch_derive_growth(r));
@@ -142,7 +143,8 @@ static struct status derive_rope(struct arch_reading *r)
                            m->rope_theta);
     }
     if (m->family->typed_heads) return status_ok(); /* arch_derive_typed has checked it */
-    if (!js_number(js_get(r->rope_parameters, "partial_rotary_factor"), &part)) return status_ok();
+    if (!js_number(js_get(r->node.rope_parameters, "partial_rotary_factor"), &part))
+        return status_ok();
     if (!(part > 0 && part <= 1)) {
         return status_make(STATUS_INPUT,
                            "%s: partial_rotary_factor: expected above 0 to 1, found %g", r->what,
@@ -150,11 +152,12 @@ static struct status derive_rope(struct arch_reading *r)
     }
     if (m->family->ling) return status_ok();  /* arch_derive_ling has checks for it */
     if (m->family->mla && m->family->grows) { /* a part of all elements of a head of q */
-        if ((uint32_t)((r->query_own + m->rotary) * part) == m->rotary) return status_ok();
+        if ((uint32_t)((r->query_own + m->attn.rotary) * part) == m->attn.rotary)
+            return status_ok();
         return status_make(STATUS_INPUT,
                            "%s: partial_rotary_factor: expected %u of %u elements, as "
                            "qk_rope_head_dim says, found %g",
-                           r->what, m->rotary, r->query_own + m->rotary, part);
+                           r->what, m->attn.rotary, r->query_own + m->attn.rotary, part);
     }
     if (part != 1 && !m->family->partial_rotary) {
         return status_make(STATUS_INPUT,
@@ -185,27 +188,28 @@ static struct status check_latent_scale(const struct arch_reading *r, const stru
 static struct status derive_latent(struct arch_reading *r)
 {
     struct arch *m = &r->m;
-    TRY(check_latent_scale(r, r->rope_parameters));
-    TRY(check_latent_scale(r, r->rope_scaling));
+    TRY(check_latent_scale(r, r->node.rope_parameters));
+    TRY(check_latent_scale(r, r->node.rope_scaling));
     if (r->attention_bias) /* of the latents' linears and of o_proj in the published code */
         return status_make(STATUS_INPUT, "%s: attention_bias is not implemented for %s", r->what,
                            m->family->title);
-    if (m->kv_lora % LANES != 0 || m->rotary % LANES != 0 || m->kv_lora + m->rotary > 1024) {
+    if (m->attn.kv_lora % LANES != 0 || m->attn.rotary % LANES != 0 ||
+        m->attn.kv_lora + m->attn.rotary > 1024) {
         return status_make(STATUS_INPUT,
                            "%s: kv_lora_rank, qk_rope_head_dim: expected multiples of %d, together "
                            "at most 1024, found %u and %u",
-                           r->what, LANES, m->kv_lora, m->rotary);
+                           r->what, LANES, m->attn.kv_lora, m->attn.rotary);
     }
-    const bool whole = m->family->grows && m->head_dim == r->query_own + m->rotary;
-    if (m->head_dim != 0 && m->head_dim != m->rotary && !whole) {
+    const bool whole = m->family->grows && m->attn.head_dim == r->query_own + m->attn.rotary;
+    if (m->attn.head_dim != 0 && m->attn.head_dim != m->attn.rotary && !whole) {
         return status_make(STATUS_INPUT,
                            "%s: head_dim: expected %u, as qk_rope_head_dim says, found %u", r->what,
-                           m->rotary, m->head_dim);
+                           m->attn.rotary, m->attn.head_dim);
     }
-    m->query_dim = r->query_own + m->rotary;
-    m->head_dim = m->kv_lora + m->rotary;
-    m->latent_norm_eps = 1e-6f; /* fixed in the published code, whatever rms_norm_eps says */
-    m->n_kv_heads = 1;
+    m->attn.query_dim = r->query_own + m->attn.rotary;
+    m->attn.head_dim = m->attn.kv_lora + m->attn.rotary;
+    m->attn.latent_norm_eps = 1e-6f; /* fixed in the published code, whatever rms_norm_eps says */
+    m->attn.n_kv_heads = 1;
     return status_ok();
 }
 
@@ -217,27 +221,27 @@ static struct status derive_rotary(struct arch_reading *r)
     static const char key[] = "partial_rotary_factor";
     struct arch *m = &r->m;
     const bool has_part = js_type(js_get(r->root, key)) != JS_NULL ||
-                          js_type(js_get(r->rope_parameters, key)) != JS_NULL;
+                          js_type(js_get(r->node.rope_parameters, key)) != JS_NULL;
     if (m->family->partial_rotary && !has_part && r->rotary_dim == 0) {
         return status_make(STATUS_INPUT, "%s: field \"%s\": expected a number, found nothing",
                            r->what, key);
     }
-    m->rotary = (uint32_t)(m->query_dim * r->rotary_part);
-    if (r->rotary_dim > 0 && has_part && r->rotary_dim != m->rotary) {
+    m->attn.rotary = (uint32_t)(m->attn.query_dim * r->rotary_part);
+    if (r->rotary_dim > 0 && has_part && r->rotary_dim != m->attn.rotary) {
         return status_make(STATUS_INPUT,
                            "%s: rotary_dim: expected %u, as partial_rotary_factor says, found %u",
-                           r->what, m->rotary, r->rotary_dim);
+                           r->what, m->attn.rotary, r->rotary_dim);
     }
-    if (r->rotary_dim > m->query_dim) {
+    if (r->rotary_dim > m->attn.query_dim) {
         return status_make(STATUS_INPUT, "%s: rotary_dim: expected at most head_dim %u, found %u",
-                           r->what, m->query_dim, r->rotary_dim);
+                           r->what, m->attn.query_dim, r->rotary_dim);
     }
-    if (r->rotary_dim > 0) m->rotary = r->rotary_dim;
-    if (m->rotary >= 2 && m->rotary % 2 == 0) return status_ok();
+    if (r->rotary_dim > 0) m->attn.rotary = r->rotary_dim;
+    if (m->attn.rotary >= 2 && m->attn.rotary % 2 == 0) return status_ok();
     return status_make(STATUS_INPUT,
                        "%s: head_dim, partial_rotary_factor: %u rotated elements, expected an even "
                        "number",
-                       r->what, m->rotary);
+                       r->what, m->attn.rotary);
 }
 
 enum { HEAD_DIM_MAX = 1024 }; /* also the bound of the field "head_dim" in arch_fields.c */
@@ -247,19 +251,19 @@ static struct status derive_heads(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     if (m->family->mla) return derive_latent(r);
-    if (m->n_kv_heads == 0) m->n_kv_heads = m->n_heads;
-    if (m->head_dim == 0) m->head_dim = m->width / m->n_heads;
-    if (m->head_dim > HEAD_DIM_MAX) {
+    if (m->attn.n_kv_heads == 0) m->attn.n_kv_heads = m->attn.n_heads;
+    if (m->attn.head_dim == 0) m->attn.head_dim = m->width / m->attn.n_heads;
+    if (m->attn.head_dim > HEAD_DIM_MAX) {
         return status_make(STATUS_INPUT,
                            "%s: hidden_size / num_attention_heads: expected at most %d, found %u",
-                           r->what, HEAD_DIM_MAX, m->head_dim);
+                           r->what, HEAD_DIM_MAX, m->attn.head_dim);
     }
-    m->query_dim = m->head_dim;
-    if (m->value_dim == 0) m->value_dim = m->head_dim;
-    m->head_dim = (m->head_dim + LANES - 1) / LANES * LANES;
-    if ((m->family->qk_norm_last || m->l2_norm) && m->head_dim != m->query_dim) {
+    m->attn.query_dim = m->attn.head_dim;
+    if (m->attn.value_dim == 0) m->attn.value_dim = m->attn.head_dim;
+    m->attn.head_dim = (m->attn.head_dim + LANES - 1) / LANES * LANES;
+    if ((m->family->qk_norm_last || m->attn.l2_norm) && m->attn.head_dim != m->attn.query_dim) {
         return status_make(STATUS_INPUT, "%s: head_dim: expected a multiple of %d for %s, found %u",
-                           r->what, LANES, m->family->title, m->query_dim);
+                           r->what, LANES, m->family->title, m->attn.query_dim);
     }
     TRY(derive_rotary(r));
     return arch_derive_typed_heads(r);
@@ -268,17 +272,17 @@ static struct status derive_heads(struct arch_reading *r)
 static struct status check_heads(const struct arch_reading *r)
 {
     const struct arch *m = &r->m;
-    if (m->n_heads % m->n_kv_heads != 0) {
+    if (m->attn.n_heads % m->attn.n_kv_heads != 0) {
         return status_make(
             STATUS_INPUT,
             "%s: num_attention_heads: expected a multiple of the %u KV heads, found %u", r->what,
-            m->n_kv_heads, m->n_heads);
+            m->attn.n_kv_heads, m->attn.n_heads);
     }
-    if (m->n_heads / m->n_kv_heads > 256 || m->n_kv_heads > 256) {
+    if (m->attn.n_heads / m->attn.n_kv_heads > 256 || m->attn.n_kv_heads > 256) {
         return status_make(STATUS_INPUT,
                            "%s: num_key_value_heads: expected at most 256, and at least a 256th of "
                            "the %u heads, found %u",
-                           r->what, m->n_heads, m->n_kv_heads);
+                           r->what, m->attn.n_heads, m->attn.n_kv_heads);
     }
     return status_ok();
 }
@@ -288,15 +292,16 @@ static void derive_attention(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     const struct arch_family *f = m->family;
-    m->qkv_bias = f->qkv_bias ? r->qkv_bias : r->attention_bias;
+    m->attn.qkv_bias = f->qkv_bias ? r->qkv_bias : r->attention_bias;
     m->ffn_bias = m->ffn_bias || (f->use_bias && r->attention_bias);
-    m->o_bias = f->o_bias_switch ? r->attention_out_bias
-                                 : r->attention_bias && !f->qkv_bias && !f->o_unbiased;
-    m->qk_norm = m->qk_norm || f->qk_norm;
-    m->qk_norm_whole = f->qk_norm_whole;
-    m->gated_heads = f->gated_heads;
-    m->sinks = f->sinks;
-    if (m->scale.attention == 0) m->scale.attention = 1.0f / __builtin_sqrtf((float)m->query_dim);
+    m->attn.o_bias = f->o_bias_switch ? r->attention_out_bias
+                                      : r->attention_bias && !f->qkv_bias && !f->o_unbiased;
+    m->attn.qk_norm = m->attn.qk_norm || f->qk_norm;
+    m->attn.qk_norm_whole = f->qk_norm_whole;
+    m->attn.gated_heads = f->gated_heads;
+    m->attn.sinks = f->sinks;
+    if (m->scale.attention == 0)
+        m->scale.attention = 1.0f / __builtin_sqrtf((float)m->attn.query_dim);
     m->scale.logits = 1.0f / r->logits_divisor;
 }
 
@@ -312,26 +317,26 @@ static struct status derive_layer_types(struct arch_reading *r)
     if (m->family->ling) return arch_derive_ling(r);
     if (m->family->mamba) return arch_derive_mamba(r);
     if (m->family->indexed) return arch_derive_index(r);
-    if (r->layer_types == NULL) return status_ok();
-    if (js_type(r->layer_types) != JS_ARRAY || js_count(r->layer_types) != m->n_layers) {
+    if (r->node.layer_types == NULL) return status_ok();
+    if (js_type(r->node.layer_types) != JS_ARRAY || js_count(r->node.layer_types) != m->n_layers) {
         return status_make(STATUS_INPUT, "%s: layer_types: expected a list of %u", r->what,
                            m->n_layers);
     }
     for (uint32_t l = 0; l < m->n_layers; l++) {
-        const char *type = js_string(js_at(r->layer_types, l), NULL);
+        const char *type = js_string(js_at(r->node.layer_types, l), NULL);
         const bool slides = type != NULL && strcmp(type, word) == 0;
         const bool may = m->family->chunked || rule == WINDOW_UPPER || rule == WINDOW_EVEN ||
                          rule == WINDOW_MOST || rule == WINDOW_INNER || rule == WINDOW_AFTER ||
                          m->family->window_listed;
         if ((!slides && (type == NULL || strcmp(type, "full_attention") != 0)) ||
-            (slides && m->window == 0) || (!may && slides != m->layer_has_window[l])) {
+            (slides && m->attn.window == 0) || (!may && slides != m->layer.has_window[l])) {
             return status_make(STATUS_INPUT,
                                "%s: layer_types[%u] \"%s\" is not implemented for %s with "
                                "sliding_window %u",
                                r->what, l, type == NULL ? "(no text)" : type, m->family->title,
-                               m->window);
+                               m->attn.window);
         }
-        m->layer_has_window[l] = slides;
+        m->layer.has_window[l] = slides;
     }
     return status_ok();
 }
@@ -347,7 +352,7 @@ static bool rule_has_window(const struct arch_reading *r, uint32_t layer, uint32
     case WINDOW_ALL:
         return true;
     case WINDOW_UPPER:
-        return layer >= (has_from || f->window_from == 0 ? r->window_from : f->window_from);
+        return layer >= (has_from || f->window_from == 0 ? r->pattern.window_from : f->window_from);
     case WINDOW_EVEN:
         return layer % 2 == 0;
     case WINDOW_INNER:
@@ -355,7 +360,7 @@ static bool rule_has_window(const struct arch_reading *r, uint32_t layer, uint32
     case WINDOW_MOST:
         return (layer + 1) % period != 0;
     case WINDOW_AFTER:
-        return layer % r->full_every != 0;
+        return layer % r->pattern.full_every != 0;
     }
     return false;
 }
@@ -365,8 +370,9 @@ static struct status find_period(const struct arch_reading *r, uint32_t *out)
 {
     int64_t period = r->m.family->window_period > 0 ? r->m.family->window_period : 4;
     *out = (uint32_t)period;
-    if (r->layer_types != NULL || js_type(r->window_pattern) == JS_NULL) return status_ok();
-    if (!js_int(r->window_pattern, &period) || period < 1 || period > ARCH_LAYERS_MAX) {
+    if (r->node.layer_types != NULL || js_type(r->node.window_pattern) == JS_NULL)
+        return status_ok();
+    if (!js_int(r->node.window_pattern, &period) || period < 1 || period > ARCH_LAYERS_MAX) {
         return status_make(STATUS_INPUT,
                            "%s: sliding_window_pattern: expected an integer from 1 to %d, or "
                            "layer_types beside it",
@@ -398,14 +404,14 @@ static struct status derive_window(struct arch_reading *r)
                            r->what, f->title);
     }
     if ((always || r->uses_window) && r->window > 0) {
-        m->window = r->window;
+        m->attn.window = r->window;
         for (uint32_t l = 0; l < m->n_layers; l++) {
-            m->layer_has_window[l] = rule_has_window(r, l, period);
+            m->layer.has_window[l] = rule_has_window(r, l, period);
         }
     }
     TRY(derive_layer_types(r));
-    for (uint32_t l = 0; f->unrotated_full && m->window > 0 && l < m->n_layers; l++) {
-        m->layer_is_unrotated[l] = !m->layer_has_window[l];
+    for (uint32_t l = 0; f->unrotated_full && m->attn.window > 0 && l < m->n_layers; l++) {
+        m->layer.is_unrotated[l] = !m->layer.has_window[l];
     }
     return status_ok();
 }
@@ -417,20 +423,21 @@ static struct status derive_sparsity(struct arch_reading *r)
     struct arch *m = &r->m;
     if (m->family->mamba_blocks) return status_ok(); /* arch_derive_mamba has marked them */
     if (m->family->typed_mlps) return arch_derive_typed_mlps(r);
-    if (r->moe_layers != NULL) return arch_derive_moe_layers(r);
-    for (uint32_t l = 0; m->shortcut && l < m->n_layers; l += 2) m->layer_is_moe[l] = true;
+    if (r->node.moe_layers != NULL) return arch_derive_moe_layers(r);
+    for (uint32_t l = 0; m->shortcut && l < m->n_layers; l += 2) m->layer.is_moe[l] = true;
     if (m->shortcut) return status_ok();
     for (uint32_t l = 0; l < m->n_layers + m->may_predict; l++) {
-        m->layer_is_moe[l] = (l + 1) % r->sparse_step == 0 && l >= r->n_dense_layers &&
-                             l % r->moe_every == 0 && l <= r->moe_last;
+        m->layer.is_moe[l] = (l + 1) % r->pattern.sparse_step == 0 &&
+                             l >= r->pattern.n_dense_layers && l % r->pattern.moe_every == 0 &&
+                             l <= r->pattern.moe_last;
     }
-    for (size_t i = 0; i < js_count(r->mlp_only_layers); i++) {
+    for (size_t i = 0; i < js_count(r->node.mlp_only_layers); i++) {
         int64_t l;
-        if (!js_int(js_at(r->mlp_only_layers, i), &l) || l < 0 || l >= m->n_layers) {
+        if (!js_int(js_at(r->node.mlp_only_layers, i), &l) || l < 0 || l >= m->n_layers) {
             return status_make(STATUS_INPUT, "%s: mlp_only_layers[%zu]: expected a layer below %u",
                                r->what, i, m->n_layers);
         }
-        m->layer_is_moe[l] = false;
+        m->layer.is_moe[l] = false;
     }
     return status_ok();
 }
@@ -449,14 +456,14 @@ static struct status check_text(const struct arch_reading *r, const struct js_no
 static struct status derive_groups(struct arch_reading *r)
 {
     const struct arch *m = &r->m;
-    struct router_rule *rule = &r->m.router;
+    struct router_rule *rule = &r->m.moe.router;
     const bool sigmoid = m->family->sigmoid;
-    const char *method = js_string(r->topk_method, NULL);
+    const char *method = js_string(r->node.topk_method, NULL);
     if (rule->n_groups == 0 || (!sigmoid && method != NULL && strcmp(method, "greedy") == 0)) {
         rule->n_groups = rule->n_groups_chosen = 0;
         return status_ok();
     }
-    TRY(check_text(r, r->topk_method, "topk_method",
+    TRY(check_text(r, r->node.topk_method, "topk_method",
                    sigmoid ? "noaux_tc" : "group_limited_greedy"));
     if (!sigmoid && method == NULL && rule->n_groups > 1) {
         return status_make(
@@ -468,12 +475,12 @@ static struct status derive_groups(struct arch_reading *r)
                            m->family->title, rule->n_groups);
     }
     if (rule->n_groups_chosen == 0) return arch_field_missing(r, "topk_group");
-    if (m->n_experts % rule->n_groups == 0 && rule->n_groups_chosen <= rule->n_groups &&
-        m->n_chosen <= m->n_experts / rule->n_groups * rule->n_groups_chosen)
+    if (m->moe.n_experts % rule->n_groups == 0 && rule->n_groups_chosen <= rule->n_groups &&
+        m->moe.n_chosen <= m->moe.n_experts / rule->n_groups * rule->n_groups_chosen)
         return status_ok();
-    return status_make(STATUS_INPUT,
-                       "%s: n_group: %u experts, %u of them in %u of %u equal groups, cannot be",
-                       r->what, m->n_experts, m->n_chosen, rule->n_groups_chosen, rule->n_groups);
+    return status_make(
+        STATUS_INPUT, "%s: n_group: %u experts, %u of them in %u of %u equal groups, cannot be",
+        r->what, m->moe.n_experts, m->moe.n_chosen, rule->n_groups_chosen, rule->n_groups);
 }
 
 static struct status derive_router(struct arch_reading *r)
@@ -481,21 +488,21 @@ static struct status derive_router(struct arch_reading *r)
     struct arch *m = &r->m;
     const struct arch_family *f = m->family;
     const bool renormalise = f->renormalise || r->norm_topk_prob;
-    TRY(check_text(r, r->scoring_func, "scoring_func", f->sigmoid ? "sigmoid" : "softmax"));
+    TRY(check_text(r, r->node.scoring_func, "scoring_func", f->sigmoid ? "sigmoid" : "softmax"));
     if (r->norm_topk_prob && f->never_renormalised) {
         return status_make(STATUS_INPUT,
                            "%s: norm_topk_prob: true is not implemented for %s, whose "
                            "implementations scale such weights differently",
                            r->what, f->title);
     }
-    m->router.kind = f->sigmoid ? (renormalise ? ROUTER_SIGMOID_RENORM : ROUTER_SIGMOID)
-                                : (renormalise ? ROUTER_SOFTMAX_RENORM : ROUTER_SOFTMAX);
-    if (f->biased_softmax) m->router.kind = f->shortcut ? ROUTER_BIASED : ROUTER_BIASED_RENORM;
-    m->router.scale = r->routed_scale == 1.0f ? 0.0f : r->routed_scale;
+    m->moe.router.kind = f->sigmoid ? (renormalise ? ROUTER_SIGMOID_RENORM : ROUTER_SIGMOID)
+                                    : (renormalise ? ROUTER_SOFTMAX_RENORM : ROUTER_SOFTMAX);
+    if (f->biased_softmax) m->moe.router.kind = f->shortcut ? ROUTER_BIASED : ROUTER_BIASED_RENORM;
+    m->moe.router.scale = r->routed_scale == 1.0f ? 0.0f : r->routed_scale;
     TRY(derive_groups(r));
-    if (f->weighs_inputs) m->router = (struct router_rule){.kind = ROUTER_SIGMOID_AFTER};
+    if (f->weighs_inputs) m->moe.router = (struct router_rule){.kind = ROUTER_SIGMOID_AFTER};
     if (!f->mixer) return status_ok();
-    m->router = (struct router_rule){.kind = ROUTER_MIXER, .scale = 2 * r->jitter};
+    m->moe.router = (struct router_rule){.kind = ROUTER_MIXER, .scale = 2 * r->jitter};
     return status_ok();
 }
 
@@ -504,33 +511,33 @@ static struct status derive_ffn(struct arch_reading *r)
     struct arch *m = &r->m;
     const struct arch_family *f = m->family;
     bool any_dense = false;
-    if (f->mamba_granite && m->n_experts == 0) {
-        m->lone_shared = true;
-        m->n_chosen = 0;
-        m->ffn = m->shared_ffn;
-        m->shared_ffn = 0;
+    if (f->mamba_granite && m->moe.n_experts == 0) {
+        m->moe.lone_shared = true;
+        m->moe.n_chosen = 0;
+        m->ffn = m->moe.shared_ffn;
+        m->moe.shared_ffn = 0;
     }
     const bool may_be_dense = f->mamba_blocks || f->typed_heads;
-    if (!f->has_experts || m->lone_shared || (may_be_dense && m->n_experts == 0))
+    if (!f->has_experts || m->moe.lone_shared || (may_be_dense && m->moe.n_experts == 0))
         return m->ffn > 0 ? status_ok() : arch_field_missing(r, "intermediate_size");
-    if (m->n_experts == 0)
+    if (m->moe.n_experts == 0)
         return arch_field_missing(r, f->ling || f->delta_by_channel ? "num_experts"
                                                                     : "num_local_experts");
     TRY(arch_derive_experts(r));
-    if (m->n_chosen > m->n_experts) {
+    if (m->moe.n_chosen > m->moe.n_experts) {
         return status_make(STATUS_INPUT,
                            "%s: num_experts_per_tok: expected at most the %u experts, found %u",
-                           r->what, m->n_experts, m->n_chosen);
+                           r->what, m->moe.n_experts, m->moe.n_chosen);
     }
-    if (!f->own_expert_width && !f->mamba_blocks && !f->shortcut) m->expert_ffn = m->ffn;
+    if (!f->own_expert_width && !f->mamba_blocks && !f->shortcut) m->moe.ffn = m->ffn;
     if (f->weighs_inputs) m->ffn = r->ffn_mlp;
-    if (f->counts_shared) m->shared_ffn = r->n_shared * m->expert_ffn;
-    m->shared_mix = m->shared_ffn > 0 && f->names->shared_mix != NULL;
-    m->expert_bias = f->expert_bias;
-    m->select_bias = f->sigmoid || f->biased_softmax;
+    if (f->counts_shared) m->moe.shared_ffn = r->n_shared * m->moe.ffn;
+    m->moe.shared_mix = m->moe.shared_ffn > 0 && f->names->shared_mix != NULL;
+    m->moe.bias = f->expert_bias;
+    m->moe.select_bias = f->sigmoid || f->biased_softmax;
     TRY(derive_sparsity(r));
     for (uint32_t l = 0; l < m->n_layers; l++)
-        any_dense = any_dense || (!m->layer_is_moe[l] && !m->layer_lacks_ffn[l]);
+        any_dense = any_dense || (!m->layer.is_moe[l] && !m->layer.lacks_ffn[l]);
     if (m->ffn == 0 && (any_dense || (!f->own_expert_width && !f->mamba_blocks)))
         return arch_field_missing(r, "intermediate_size");
     if (!any_dense) m->ffn = 0;
@@ -541,10 +548,10 @@ static void derive_eos(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     int64_t id;
-    if (js_int(r->eos_token_id, &id)) m->eos_ids[m->n_eos_ids++] = (int32_t)id;
-    if (js_type(r->eos_token_id) != JS_ARRAY) return;
-    for (size_t i = 0; i < js_count(r->eos_token_id) && i < 16; i++) {
-        if (js_int(js_at(r->eos_token_id, i), &id)) m->eos_ids[m->n_eos_ids++] = (int32_t)id;
+    if (js_int(r->node.eos_token_id, &id)) m->eos_ids[m->n_eos_ids++] = (int32_t)id;
+    if (js_type(r->node.eos_token_id) != JS_ARRAY) return;
+    for (size_t i = 0; i < js_count(r->node.eos_token_id) && i < 16; i++) {
+        if (js_int(js_at(r->node.eos_token_id, i), &id)) m->eos_ids[m->n_eos_ids++] = (int32_t)id;
     }
 }
 
@@ -596,9 +603,9 @@ struct status arch_parse(const char *json, size_t n, const char *what, struct ar
         .root = js_root(doc),
         .rotary_part = 1,
         .qkv_bias = true,
-        .sparse_step = 1,
-        .moe_every = 1,
-        .moe_last = ARCH_LAYERS_MAX,
+        .pattern.sparse_step = 1,
+        .pattern.moe_every = 1,
+        .pattern.moe_last = ARCH_LAYERS_MAX,
         .routed_scale = 1,
         .logits_divisor = 1};
     const struct status st = parse_root(&r);

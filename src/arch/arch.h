@@ -231,9 +231,9 @@ struct arch_swiglu {
     float limit; /* 0: plain SwiGLU */
 };
 
-struct arch {
-    const struct arch_family *family;
-    uint32_t n_layers, width, n_heads, n_kv_heads; /* L, D, H, G */
+/* Attention: its heads, their widths, the window and what is done to q, k and v. */
+struct arch_attention {
+    uint32_t n_heads, n_kv_heads; /* H, G */
     /* KV heads of the layers without a window, a divisor of G; 0: all layers have G. The cache has
      * G in all layers: each of these heads is there G / n_full_kv_heads times. */
     uint32_t n_full_kv_heads;
@@ -241,14 +241,6 @@ struct arch {
                            query_dim and value_dim, as in the others. All of them rotate */
     bool full_k_is_v;   /* in these layers v is k before its norm */
     bool v_norm;        /* an RMSNorm without weights of each head of v */
-    bool layer_scale;   /* a scalar multiplies the residual stream after each layer */
-    bool joins_experts; /* MoE layers: the shared experts and the others have norms of their own, of
-                           inputs and outputs; the router reads rows with a third norm */
-    /* Layer number n_layers may be a prediction layer (multi-token prediction of DeepSeek-V3, arXiv
-     * 2412.19437, section 2.2), which gives draft tokens. n_predict: 1 if the layer is loaded; 0,
-     * as set by arch_parse, if the checkpoint has none or nothing reads it. */
-    bool may_predict;
-    uint32_t n_predict;
     uint32_t head_dim;  /* Hd, elements of a head in the cache and in attention kernels: the
                            published head_dim, padded with zeros to a multiple of LANES */
     uint32_t rotary;    /* RoPE rotates the first `rotary` elements of a head; in layers with a
@@ -260,53 +252,76 @@ struct arch {
     uint32_t kv_lora;   /* latent attention: width of the latent; Hd = kv_lora + rotary, cached once
                            per token; 0: none */
     uint32_t q_lora;    /* latent attention: width of q's latent; 0: q is computed directly */
-    struct arch_index index;
-    bool layer_shares_index[ARCH_LAYERS_MAX]; /* the layer has no index and attends to the
-                                                 positions of the layer before it */
-    bool rope_pairs; /* RoPE rotates elements 2i and 2i + 1; otherwise i and i + rotary / 2 */
-    bool layer_is_unrotated[ARCH_LAYERS_MAX]; /* the layer has no RoPE */
-    bool local_rope;             /* layers with a window have rotary frequencies of their own */
+    float latent_norm_eps; /* eps of the norms inside latent attention */
+    float latent_scale;    /* multiplies the normed latent of keys and values; 0: nothing does */
+    bool latent_gates;     /* latent attention: each head's output is multiplied by a sigmoid */
     bool qk_norm, qk_norm_whole; /* RMSNorm of each head of q and k; of all of q and of all of k */
-    bool sinks;
-    uint32_t ffn;                             /* F of dense layers */
-    uint32_t n_experts, n_chosen, expert_ffn; /* E, K, F of an expert; 0: dense */
-    uint32_t n_zero_experts; /* the router's last outputs: experts that give back their input */
-    bool shortcut;           /* see struct arch_family */
-    uint32_t shared_ffn;     /* F of all shared experts together; 0: none */
-    uint32_t vocab, context; /* V; max_position_embeddings */
+    bool l2_norm, sinks, gated_heads; /* see struct arch_family */
+    bool qkv_bias, o_bias;
+    float clip_qkv;  /* q, k and v are clamped to [-clip_qkv, clip_qkv]; 0: not clamped */
+    float softcap;   /* c in c tanh(score / c); 0: none */
     uint32_t window; /* sliding window, in positions, of layers that have one; 0: no layer has. In
                         an encoder as many positions follow the row as stand before it */
     bool chunked;    /* the window is a chunk: it begins at the last multiple of `window` */
-    bool layer_has_window[ARCH_LAYERS_MAX];
-    bool l2_norm; /* see struct arch_family, also for weighs_inputs */
-    struct arch_tuning tuning;
-    bool weighs_inputs;
-    bool norm_bias; /* layer norms have biases; otherwise biases of 0 are added */
-    float norm_eps;
-    float latent_norm_eps; /* eps of the norms inside latent attention */
-    float latent_scale;    /* multiplies the normed latent of keys and values; 0: nothing does */
+};
+
+/* The experts and their router; n_experts 0: a dense model. */
+struct arch_experts {
+    uint32_t n_experts, n_chosen, ffn; /* E, K, F of an expert */
+    uint32_t n_zero;     /* the router's last outputs: experts that give back their input */
+    uint32_t shared_ffn; /* F of all shared experts together; 0: none */
+    struct router_rule router;
+    bool bias;          /* router and experts have biases */
+    bool select_bias;   /* the router adds a bias only to choose experts */
+    bool shared_mix;    /* a sigmoid gate multiplies the shared experts' output */
+    bool lone_shared;   /* the FFN of dense layers has the shared experts' names */
+    bool weighs_inputs; /* see struct arch_family */
+    bool joins;         /* the shared experts and the others have norms of their own, of inputs and
+                           outputs; the router reads rows with a third norm */
+};
+
+/* The kinds of layers: an array for each property, by the layer's number. */
+struct arch_layers {
+    bool is_moe[ARCH_LAYERS_MAX];
+    bool has_window[ARCH_LAYERS_MAX];
+    bool is_unrotated[ARCH_LAYERS_MAX]; /* the layer has no RoPE */
+    bool shares_index[ARCH_LAYERS_MAX]; /* it has no index and attends to the positions of the
+                                           layer before it */
+    bool is_delta[ARCH_LAYERS_MAX];     /* recurrent, of either kind */
+    bool lacks_mixer[ARCH_LAYERS_MAX], lacks_ffn[ARCH_LAYERS_MAX];
+};
+
+struct arch {
+    const struct arch_family *family;
+    uint32_t n_layers, width; /* L, D */
+    uint32_t vocab, context;  /* V; max_position_embeddings */
+    struct arch_layers layer;
+    struct arch_attention attn;
+    struct arch_index index;
+    bool rope_pairs; /* RoPE rotates elements 2i and 2i + 1; otherwise i and i + rotary / 2 */
+    bool local_rope; /* layers with a window have rotary frequencies of their own */
     double rope_theta;
-    bool tied;
+    struct arch_tuning tuning;
+    struct arch_delta delta;
+    uint32_t ffn; /* F of dense layers */
+    bool ffn_bias;
+    enum gate_kind gate;
+    struct arch_swiglu swiglu;
+    struct arch_experts moe;
+    bool shortcut; /* see struct arch_family */
+    struct arch_scales scale;
+    float norm_eps;
+    bool norm_bias;   /* layer norms have biases; otherwise biases of 0 are added */
+    bool layer_scale; /* a scalar multiplies the residual stream after each layer */
+    float logit_cap;  /* c in c tanh(logit / c); 0: none */
+    bool tied, head_bias;
     bool headless; /* the head is not loaded. arch_parse sets false; a caller that wants only hidden
                       states sets true */
-    bool qkv_bias, o_bias, ffn_bias;
-    bool expert_bias; /* router and experts have biases */
-    bool head_bias;
-    bool select_bias; /* the router adds a bias only to choose experts */
-    bool shared_mix;  /* a sigmoid gate multiplies the shared experts' output */
-    float clip_qkv;   /* q, k and v are clamped to [-clip_qkv, clip_qkv]; 0: not clamped */
-    struct arch_delta delta;
-    bool layer_is_delta[ARCH_LAYERS_MAX]; /* recurrent, of either kind */
-    bool layer_lacks_mixer[ARCH_LAYERS_MAX], layer_lacks_ffn[ARCH_LAYERS_MAX];
-    bool lone_shared;  /* the FFN of dense layers has the shared experts' names */
-    bool gated_heads;  /* see struct arch_family */
-    bool latent_gates; /* latent attention: each head's output is multiplied by a sigmoid */
-    struct arch_scales scale;
-    struct arch_swiglu swiglu;
-    enum gate_kind gate;
-    float softcap, logit_cap; /* c in c tanh(x / c), applied to scores and to logits; 0: none */
-    struct router_rule router;
-    bool layer_is_moe[ARCH_LAYERS_MAX];
+    /* Layer number n_layers may be a prediction layer (multi-token prediction of DeepSeek-V3, arXiv
+     * 2412.19437, section 2.2), which gives draft tokens. n_predict: 1 if the layer is loaded; 0,
+     * as set by arch_parse, if the checkpoint has none or nothing reads it. */
+    bool may_predict;
+    uint32_t n_predict;
     bool encoder;                  /* see struct arch_family */
     uint32_t n_positions, n_types; /* encoders: embeddings of positions and of types of tokens; 0:
                                       there are none */
@@ -324,14 +339,14 @@ static inline uint32_t arch_all_layers(const struct arch *m)
 /* Local. True when the layer has an index of its own. */
 static inline bool arch_has_index(const struct arch *m, uint32_t layer)
 {
-    return m->index.n_heads > 0 && !m->layer_shares_index[layer];
+    return m->index.n_heads > 0 && !m->layer.shares_index[layer];
 }
 
 /* Local. True when the layer needs arrays that the layer before it made, so that both must be in
  * one stage: the chosen positions, or the output of experts. */
 static inline bool arch_continues(const struct arch *m, uint32_t layer)
 {
-    return m->layer_shares_index[layer] || (m->shortcut && layer % 2 == 1);
+    return m->layer.shares_index[layer] || (m->shortcut && layer % 2 == 1);
 }
 
 /* Local. True when the layer's experts stand beside a dense FFN, and the next layer adds their
@@ -344,7 +359,7 @@ static inline bool arch_starts_shortcut(const struct arch *m, uint32_t layer)
 /* Local. Returns the number of the router's outputs. */
 static inline uint32_t arch_n_routed(const struct arch *m)
 {
-    return m->n_experts + m->n_zero_experts;
+    return m->moe.n_experts + m->moe.n_zero;
 }
 
 /* Local. Returns the value heads per key head of recurrent layers; 0: the model has none. */
@@ -368,8 +383,9 @@ static inline uint32_t arch_delta_per_unit(const struct arch *m)
 /* Local. Returns the widest input of an output projection, attention's or a recurrent layer's. */
 static inline uint64_t arch_mixed_inputs(const struct arch *m)
 {
-    const uint32_t dim = m->full_dim > m->value_dim ? m->full_dim : m->value_dim;
-    const uint64_t o = (uint64_t)m->n_heads * dim;
+    const uint32_t dim =
+        m->attn.full_dim > m->attn.value_dim ? m->attn.full_dim : m->attn.value_dim;
+    const uint64_t o = (uint64_t)m->attn.n_heads * dim;
     const uint64_t delta = (uint64_t)m->delta.n_value_heads * m->delta.value_dim;
     return o > delta ? o : delta;
 }
@@ -377,64 +393,65 @@ static inline uint64_t arch_mixed_inputs(const struct arch *m)
 /* Local. True when the layer has keys and values in the cache. */
 static inline bool arch_layer_has_kv(const struct arch *m, uint32_t layer)
 {
-    return !m->layer_is_delta[layer] && !m->layer_lacks_mixer[layer];
+    return !m->layer.is_delta[layer] && !m->layer.lacks_mixer[layer];
 }
 
 /* Local. Returns how many KV heads of the cache have the same keys and values, because the layer
  * computes fewer. */
 static inline uint32_t arch_shares_keys(const struct arch *m, uint32_t layer)
 {
-    const bool fewer = m->n_full_kv_heads > 0 && !m->layer_has_window[layer];
-    return fewer ? m->n_kv_heads / m->n_full_kv_heads : 1;
+    const bool fewer = m->attn.n_full_kv_heads > 0 && !m->layer.has_window[layer];
+    return fewer ? m->attn.n_kv_heads / m->attn.n_full_kv_heads : 1;
 }
 
 /* Local. Returns the rotated elements of a head in layers with a window. */
 static inline uint32_t arch_local_rotary(const struct arch *m)
 {
-    return m->full_dim > 0 ? m->query_dim : m->rotary;
+    return m->attn.full_dim > 0 ? m->attn.query_dim : m->attn.rotary;
 }
 
 /* Local. Return the elements of a head of q and k, and of v, in a layer's weights; and the largest
  * in any layer. */
 static inline uint32_t arch_query_dim(const struct arch *m, bool has_window)
 {
-    return m->full_dim > 0 && !has_window ? m->full_dim : m->query_dim;
+    return m->attn.full_dim > 0 && !has_window ? m->attn.full_dim : m->attn.query_dim;
 }
 
 static inline uint32_t arch_value_dim_of(const struct arch *m, bool has_window)
 {
-    return m->full_dim > 0 && !has_window ? m->full_dim : m->value_dim;
+    return m->attn.full_dim > 0 && !has_window ? m->attn.full_dim : m->attn.value_dim;
 }
 
 static inline uint32_t arch_query_dim_most(const struct arch *m)
 {
-    return m->full_dim > m->query_dim ? m->full_dim : m->query_dim;
+    return m->attn.full_dim > m->attn.query_dim ? m->attn.full_dim : m->attn.query_dim;
 }
 
 static inline uint32_t arch_value_dim_most(const struct arch *m)
 {
-    return m->full_dim > m->value_dim ? m->full_dim : m->value_dim;
+    return m->attn.full_dim > m->attn.value_dim ? m->attn.full_dim : m->attn.value_dim;
 }
 
 /* Local. Returns the K-block of an output projection whose heads have `dim` elements, in a model
  * where it is `leaf` for heads of value_dim: a K-block has as many heads in every layer. */
 static inline uint32_t arch_o_leaf(const struct arch *m, uint32_t leaf, uint32_t dim)
 {
-    return dim == m->value_dim ? leaf : leaf / m->value_dim * dim;
+    return dim == m->attn.value_dim ? leaf : leaf / m->attn.value_dim * dim;
 }
 
 /* Local. True when heads are computed in other widths or numbers than the cache has them. */
 static inline bool arch_pads_heads(const struct arch *m)
 {
-    return m->kv_lora == 0 &&
-           (m->head_dim != m->query_dim || m->head_dim != m->value_dim || m->n_full_kv_heads > 0);
+    return m->attn.kv_lora == 0 &&
+           (m->attn.head_dim != m->attn.query_dim || m->attn.head_dim != m->attn.value_dim ||
+            m->attn.n_full_kv_heads > 0);
 }
 
 /* Local. Returns how many layers of [begin, end) are recurrent. */
 static inline uint32_t arch_delta_layers(const struct arch *m, uint32_t begin, uint32_t end)
 {
     uint32_t n = 0;
-    for (uint32_t l = begin; l < end; l++) n += m->layer_is_delta[l];
+    for (uint32_t l = begin; l < end; l++) n += m->layer.is_delta[l];
     return n;
 }
 

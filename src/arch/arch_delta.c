@@ -25,29 +25,29 @@ static struct status wrong_list(const struct arch_reading *r)
 struct status arch_derive_delta(struct arch_reading *r)
 {
     struct arch *m = &r->m;
-    const uint32_t every = r->full_every > 0 ? r->full_every : FULL_EVERY;
+    const uint32_t every = r->pattern.full_every > 0 ? r->pattern.full_every : FULL_EVERY;
     bool any_attention = false;
     TRY(check_sizes(r));
-    if (r->layer_types != NULL &&
-        (js_type(r->layer_types) != JS_ARRAY || js_count(r->layer_types) != m->n_layers))
+    if (r->node.layer_types != NULL &&
+        (js_type(r->node.layer_types) != JS_ARRAY || js_count(r->node.layer_types) != m->n_layers))
         return wrong_list(r);
     for (uint32_t l = 0; l < m->n_layers; l++) {
-        const char *type = js_string(js_at(r->layer_types, l), NULL);
+        const char *type = js_string(js_at(r->node.layer_types, l), NULL);
         const bool by_rule = (l + 1) % every != 0;
-        if (r->layer_types == NULL) type = by_rule ? "linear_attention" : "full_attention";
-        m->layer_is_delta[l] = type != NULL && strcmp(type, "linear_attention") == 0;
-        if (!m->layer_is_delta[l] && (type == NULL || strcmp(type, "full_attention") != 0)) {
+        if (r->node.layer_types == NULL) type = by_rule ? "linear_attention" : "full_attention";
+        m->layer.is_delta[l] = type != NULL && strcmp(type, "linear_attention") == 0;
+        if (!m->layer.is_delta[l] && (type == NULL || strcmp(type, "full_attention") != 0)) {
             return status_make(STATUS_INPUT,
                                "%s: layer_types[%u]: expected \"linear_attention\" or "
                                "\"full_attention\"",
                                r->what, l);
         }
-        if (r->full_every > 0 && m->layer_is_delta[l] != by_rule) {
+        if (r->pattern.full_every > 0 && m->layer.is_delta[l] != by_rule) {
             return status_make(STATUS_INPUT,
                                "%s: full_attention_interval: layer %u is %s by layer_types",
                                r->what, l, type);
         }
-        any_attention = any_attention || !m->layer_is_delta[l];
+        any_attention = any_attention || !m->layer.is_delta[l];
     }
     if (any_attention) return status_ok();
     return status_make(STATUS_INPUT, "%s: layer_types: %s without attention is not implemented",

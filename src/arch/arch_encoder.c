@@ -63,11 +63,11 @@ static struct status derive_bert(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     m->gate = GATE_GELU;
-    m->qkv_bias = m->o_bias = m->ffn_bias = true;
+    m->attn.qkv_bias = m->attn.o_bias = m->ffn_bias = true;
     m->n_positions = m->context;
     m->pad_id = -1;
     if (m->family->pad_positions) TRY(leave_positions(r));
-    for (uint32_t l = 0; l < m->n_layers; l++) m->layer_is_unrotated[l] = true;
+    for (uint32_t l = 0; l < m->n_layers; l++) m->layer.is_unrotated[l] = true;
     return status_ok();
 }
 
@@ -80,7 +80,7 @@ static struct status derive_modern(struct arch_reading *r)
                            "%s: sliding_window is not implemented for %s, whose window is "
                            "local_attention",
                            r->what, m->family->title);
-    if (!arch_field_is_off(r->rope_scaling))
+    if (!arch_field_is_off(r->node.rope_scaling))
         return status_make(STATUS_INPUT, "%s: rope_scaling is not implemented for %s", r->what,
                            m->family->title);
     r->window = r->local_attention / 2 + 1;
@@ -94,12 +94,14 @@ struct status arch_derive_encoder(struct arch_reading *r)
     struct arch *m = &r->m;
     m->norm_bias = m->family->layer_norms && (!m->family->modern || m->norm_bias);
     if (!m->family->encoder) return status_ok();
-    if (m->n_kv_heads != m->n_heads || (uint64_t)m->query_dim * m->n_heads != m->width)
+    if (m->attn.n_kv_heads != m->attn.n_heads ||
+        (uint64_t)m->attn.query_dim * m->attn.n_heads != m->width)
         return status_make(
             STATUS_INPUT,
             "%s: num_attention_heads: %u heads of %u, %u of keys and values, are not "
             "hidden_size %u, which is not implemented for %s",
-            r->what, m->n_heads, m->query_dim, m->n_kv_heads, m->width, m->family->title);
+            r->what, m->attn.n_heads, m->attn.query_dim, m->attn.n_kv_heads, m->width,
+            m->family->title);
     m->encoder = true;
     m->tied = true; /* a model without a head has no tensor for one */
     return m->family->modern ? derive_modern(r) : derive_bert(r);

@@ -40,7 +40,7 @@ static struct status check_rope_parameters(const struct arch_reading *r)
     static const char *const kinds[] = {"full_attention", "sliding_attention"};
     double parts[2];
     for (int i = 0; i < 2; i++) {
-        const struct js_node *own = js_get(r->rope_parameters, kinds[i]);
+        const struct js_node *own = js_get(r->node.rope_parameters, kinds[i]);
         const char *rule = js_string(js_get(own, "rope_type"), NULL);
         if (rule == NULL) rule = js_string(js_get(own, "type"), NULL);
         if (rule != NULL && strcmp(rule, "default") != 0)
@@ -73,20 +73,20 @@ struct status arch_derive_hybrid(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     if (!m->family->hybrid_kv) return status_ok();
-    m->n_full_kv_heads = m->n_kv_heads;
-    m->n_kv_heads *= 2;
-    if (m->value_dim > m->head_dim)
+    m->attn.n_full_kv_heads = m->attn.n_kv_heads;
+    m->attn.n_kv_heads *= 2;
+    if (m->attn.value_dim > m->attn.head_dim)
         return status_make(STATUS_INPUT, "%s: v_head_dim: expected at most head_dim %u, found %u",
-                           r->what, m->head_dim, m->value_dim);
+                           r->what, m->attn.head_dim, m->attn.value_dim);
     if (r->attention_bias)
         return status_make(STATUS_INPUT, "%s: attention_bias is not implemented for %s", r->what,
                            m->family->title);
-    if (r->rope_scaling != NULL)
+    if (r->node.rope_scaling != NULL)
         return status_make(STATUS_INPUT, "%s: rope_scaling is not implemented for %s", r->what,
                            m->family->title);
     if (r->window_before > 0) r->window = r->window_before + 1;
     TRY(derive_eps(r));
-    if (r->rope_parameters != NULL) return check_rope_parameters(r);
+    if (r->node.rope_parameters != NULL) return check_rope_parameters(r);
     TRY(check_number(r, "rope_theta", FULL_THETA, true));
     TRY(check_number(r, "swa_rope_theta", WINDOW_THETA, true));
     return check_number(r, "partial_rotary_factor", ROTARY_PART, true);
@@ -96,11 +96,11 @@ struct status arch_check_hybrid(const struct arch_reading *r)
 {
     const struct arch *m = &r->m;
     if (!m->family->hybrid_kv) return status_ok();
-    if (m->window == 0) return arch_field_missing(r, "sliding_window");
-    TRY(check_number(r, "swa_num_attention_heads", m->n_heads, false));
-    TRY(check_number(r, "swa_num_key_value_heads", m->n_kv_heads, false));
-    TRY(check_number(r, "swa_head_dim", m->query_dim, false));
-    TRY(check_number(r, "swa_v_head_dim", m->value_dim, false));
-    TRY(check_flags(r, "hybrid_layer_pattern", m->layer_has_window));
-    return check_flags(r, "moe_layer_freq", m->layer_is_moe);
+    if (m->attn.window == 0) return arch_field_missing(r, "sliding_window");
+    TRY(check_number(r, "swa_num_attention_heads", m->attn.n_heads, false));
+    TRY(check_number(r, "swa_num_key_value_heads", m->attn.n_kv_heads, false));
+    TRY(check_number(r, "swa_head_dim", m->attn.query_dim, false));
+    TRY(check_number(r, "swa_v_head_dim", m->attn.value_dim, false));
+    TRY(check_flags(r, "hybrid_layer_pattern", m->layer.has_window));
+    return check_flags(r, "moe_layer_freq", m->layer.is_moe);
 }

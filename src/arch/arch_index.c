@@ -8,12 +8,12 @@
 static struct status check_index_sizes(const struct arch_reading *r)
 {
     const struct arch *m = &r->m;
-    if (m->q_lora == 0) return arch_field_missing(r, "q_lora_rank");
-    if (m->index.dim % LANES == 0 && m->index.dim >= m->rotary) return status_ok();
+    if (m->attn.q_lora == 0) return arch_field_missing(r, "q_lora_rank");
+    if (m->index.dim % LANES == 0 && m->index.dim >= m->attn.rotary) return status_ok();
     return status_make(STATUS_INPUT,
                        "%s: index_head_dim: expected a multiple of %d, at least qk_rope_head_dim "
                        "%u, found %u",
-                       r->what, LANES, m->rotary, m->index.dim);
+                       r->what, LANES, m->attn.rotary, m->index.dim);
 }
 
 /* Checks a list with one text for each layer, all of them `wanted`; accepts a missing list. */
@@ -37,22 +37,23 @@ static struct status check_list(const struct arch_reading *r, const struct js_no
 /* Returns the field that says which layers reuse positions. */
 static const char *sharing_field(const struct arch_reading *r)
 {
-    if (r->indexer_types != NULL) return "indexer_types";
-    return r->index_pattern != NULL ? "index_topk_pattern" : "index_skip_topk_offset";
+    if (r->node.indexer_types != NULL) return "indexer_types";
+    return r->node.index_pattern != NULL ? "index_topk_pattern" : "index_skip_topk_offset";
 }
 
 /* Sets *shares: whether layer l reuses the positions of the layer before it. "indexer_types"
  * overrides the pattern, which overrides the period. */
 static struct status layer_shares(const struct arch_reading *r, uint32_t l, bool *shares)
 {
-    const char *pattern = js_string(r->index_pattern, NULL);
+    const char *pattern = js_string(r->node.index_pattern, NULL);
     const char letter[2] = {pattern != NULL ? pattern[l] : '\0', '\0'};
-    const struct js_node *list = r->indexer_types != NULL ? r->indexer_types : r->index_pattern;
-    const bool by_letter = r->indexer_types == NULL && pattern != NULL;
+    const struct js_node *list =
+        r->node.indexer_types != NULL ? r->node.indexer_types : r->node.index_pattern;
+    const bool by_letter = r->node.indexer_types == NULL && pattern != NULL;
     const char *type = by_letter ? letter : js_string(js_at(list, l), NULL);
     if (list == NULL) {
-        const uint32_t beyond = l + 1 > r->index_from ? l + 1 - r->index_from : 0;
-        *shares = r->index_every > 1 && beyond % r->index_every != 0;
+        const uint32_t beyond = l + 1 > r->pattern.index_from ? l + 1 - r->pattern.index_from : 0;
+        *shares = r->pattern.index_every > 1 && beyond % r->pattern.index_every != 0;
         return status_ok();
     }
     *shares = type != NULL && strcmp(type, by_letter ? "S" : "shared") == 0;
@@ -65,16 +66,17 @@ static struct status layer_shares(const struct arch_reading *r, uint32_t l, bool
 static struct status derive_shared(struct arch_reading *r)
 {
     struct arch *m = &r->m;
-    const char *pattern = js_string(r->index_pattern, NULL);
-    const struct js_node *list = r->indexer_types != NULL ? r->indexer_types : r->index_pattern;
-    const bool by_letter = r->indexer_types == NULL && pattern != NULL;
+    const char *pattern = js_string(r->node.index_pattern, NULL);
+    const struct js_node *list =
+        r->node.indexer_types != NULL ? r->node.indexer_types : r->node.index_pattern;
+    const bool by_letter = r->node.indexer_types == NULL && pattern != NULL;
     const size_t n = by_letter ? strlen(pattern) : js_count(list);
     if (list != NULL && n != m->n_layers) {
         return status_make(STATUS_INPUT, "%s: %s: expected %u layers, found %zu", r->what,
                            sharing_field(r), m->n_layers, n);
     }
-    for (uint32_t l = 0; l < m->n_layers; l++) TRY(layer_shares(r, l, &m->layer_shares_index[l]));
-    if (!m->layer_shares_index[0]) return status_ok();
+    for (uint32_t l = 0; l < m->n_layers; l++) TRY(layer_shares(r, l, &m->layer.shares_index[l]));
+    if (!m->layer.shares_index[0]) return status_ok();
     return status_make(STATUS_INPUT,
                        "%s: %s: layer 0 has no layer before it whose positions it could reuse",
                        r->what, sharing_field(r));
@@ -87,6 +89,6 @@ struct status arch_derive_index(struct arch_reading *r)
     /* no row sees more positions, so a larger choice would only take memory */
     if (index->n_chosen > r->m.context) index->n_chosen = r->m.context;
     TRY(check_index_sizes(r));
-    TRY(check_list(r, r->layer_types, "layer_types", "indexed_attention"));
+    TRY(check_list(r, r->node.layer_types, "layer_types", "indexed_attention"));
     return derive_shared(r);
 }

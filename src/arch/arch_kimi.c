@@ -59,7 +59,7 @@ static struct status check_unread(const struct arch_reading *r)
 {
     int64_t n_kv;
     if (r->m.tied) return expected(r, "tie_word_embeddings", "false");
-    if (js_int(js_get(r->root, "num_key_value_heads"), &n_kv) && n_kv != r->m.n_heads)
+    if (js_int(js_get(r->root, "num_key_value_heads"), &n_kv) && n_kv != r->m.attn.n_heads)
         return expected(r, "num_key_value_heads", "num_attention_heads, or none");
     return status_ok();
 }
@@ -76,7 +76,7 @@ static struct status read_sizes(struct arch_reading *r)
                  {"num_heads", 4096, &d->n_key_heads},
                  {"short_conv_kernel_size", ARCH_TAPS_MAX, &d->n_taps}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        const struct js_node *node = js_get(r->linear_config, sizes[i].key);
+        const struct js_node *node = js_get(r->node.linear_config, sizes[i].key);
         int64_t n = *sizes[i].to;
         const bool is_read = js_type(node) == JS_NULL || js_int(node, &n);
         if (!is_read || n < 1 || n > sizes[i].most)
@@ -100,7 +100,7 @@ static struct status check_members(const struct arch_reading *r)
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
-    while (js_next(r->linear_config, &it, &key, &value)) {
+    while (js_next(r->node.linear_config, &it, &key, &value)) {
         bool is_known = arch_field_is_off(value);
         for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
             is_known = is_known || strcmp(key, known[i]) == 0;
@@ -116,7 +116,7 @@ static struct status check_members(const struct arch_reading *r)
 static struct status mark_listed(const struct arch_reading *r, const char *key,
                                  bool marks[ARCH_LAYERS_MAX])
 {
-    const struct js_node *list = js_get(r->linear_config, key);
+    const struct js_node *list = js_get(r->node.linear_config, key);
     for (size_t i = 0; i < js_count(list); i++) {
         int64_t l;
         if (!js_int(js_at(list, i), &l) || l < 1 || l > r->m.n_layers)
@@ -129,15 +129,15 @@ static struct status mark_listed(const struct arch_reading *r, const char *key,
     return status_ok();
 }
 
-/* Sets layer_is_delta by the lists in linear_attn_config; each layer must be in one of the two. */
+/* Sets layer.is_delta by the lists in linear_attn_config; each layer must be in one of the two. */
 static struct status take_lists(struct arch_reading *r)
 {
     bool full[ARCH_LAYERS_MAX] = {false};
-    memset(r->m.layer_is_delta, 0, sizeof r->m.layer_is_delta);
+    memset(r->m.layer.is_delta, 0, sizeof r->m.layer.is_delta);
     TRY(mark_listed(r, "full_attn_layers", full));
-    TRY(mark_listed(r, "kda_layers", r->m.layer_is_delta));
+    TRY(mark_listed(r, "kda_layers", r->m.layer.is_delta));
     for (uint32_t l = 0; l < r->m.n_layers; l++) {
-        if (full[l] != r->m.layer_is_delta[l]) continue;
+        if (full[l] != r->m.layer.is_delta[l]) continue;
         return status_make(STATUS_INPUT,
                            "%s: linear_attn_config: expected layer %u in one of full_attn_layers "
                            "and kda_layers",
@@ -146,22 +146,22 @@ static struct status take_lists(struct arch_reading *r)
     return status_ok();
 }
 
-/* Sets layer_is_delta by layer_types, which may repeat the lists but not contradict them. */
+/* Sets layer.is_delta by layer_types, which may repeat the lists but not contradict them. */
 static struct status take_types(struct arch_reading *r, bool has_lists)
 {
-    if (js_type(r->layer_types) != JS_ARRAY || js_count(r->layer_types) != r->m.n_layers)
+    if (js_type(r->node.layer_types) != JS_ARRAY || js_count(r->node.layer_types) != r->m.n_layers)
         return status_make(STATUS_INPUT, "%s: layer_types: expected a list of %u", r->what,
                            r->m.n_layers);
     for (uint32_t l = 0; l < r->m.n_layers; l++) {
-        const char *type = js_string(js_at(r->layer_types, l), NULL);
+        const char *type = js_string(js_at(r->node.layer_types, l), NULL);
         const bool is_delta = type != NULL && strcmp(type, "linear_attention") == 0;
         const bool is_full = type != NULL && strcmp(type, "full_attention") == 0;
-        if ((!is_delta && !is_full) || (has_lists && is_delta != r->m.layer_is_delta[l]))
+        if ((!is_delta && !is_full) || (has_lists && is_delta != r->m.layer.is_delta[l]))
             return status_make(STATUS_INPUT,
                                "%s: layer_types[%u]: expected \"linear_attention\" or "
                                "\"full_attention\", as linear_attn_config says if it has lists",
                                r->what, l);
-        r->m.layer_is_delta[l] = is_delta;
+        r->m.layer.is_delta[l] = is_delta;
     }
     return status_ok();
 }
@@ -176,34 +176,36 @@ static struct status check_kinds(const struct arch_reading *r, const char *key)
 struct status arch_derive_kimi(struct arch_reading *r)
 {
     struct arch *m = &r->m;
-    const bool has_lists = js_type(js_get(r->linear_config, "full_attn_layers")) != JS_NULL ||
-                           js_type(js_get(r->linear_config, "kda_layers")) != JS_NULL;
+    const bool has_lists = js_type(js_get(r->node.linear_config, "full_attn_layers")) != JS_NULL ||
+                           js_type(js_get(r->node.linear_config, "kda_layers")) != JS_NULL;
     TRY(check_names(r, either, N_EITHER));
     TRY(check_names(r, only_own, N_OWN));
     TRY(check_unread(r));
-    if (r->rope_scaling != NULL || r->rope_parameters != NULL)
+    if (r->node.rope_scaling != NULL || r->node.rope_parameters != NULL)
         return expected(r, "rope_scaling, rope_parameters", "none, because there is no RoPE,");
     TRY(check_members(r));
     TRY(read_sizes(r));
     if (has_lists) TRY(take_lists(r));
-    if (r->layer_types != NULL) TRY(take_types(r, has_lists));
-    if (!has_lists && r->layer_types == NULL)
+    if (r->node.layer_types != NULL) TRY(take_types(r, has_lists));
+    if (!has_lists && r->node.layer_types == NULL)
         return expected(r, "linear_attn_config", "full_attn_layers and kda_layers");
-    for (uint32_t l = 0; l < m->n_layers; l++) m->layer_is_unrotated[l] = true;
+    for (uint32_t l = 0; l < m->n_layers; l++) m->layer.is_unrotated[l] = true;
     return check_kinds(r, "linear_attn_config");
 }
 
-/* Sets layer_is_delta by "layer_types", or by the number of layers in a group. */
+/* Sets layer.is_delta by "layer_types", or by the number of layers in a group. */
 static struct status take_groups(struct arch_reading *r)
 {
     struct arch *m = &r->m;
-    if (r->layer_types != NULL) return take_types(r, false);
-    if (r->group_size == 0) return arch_field_missing(r, "layer_group_size");
-    if (m->n_layers % r->group_size != 0) /* programs differ in the layers behind the last group */
+    if (r->node.layer_types != NULL) return take_types(r, false);
+    if (r->pattern.group_size == 0) return arch_field_missing(r, "layer_group_size");
+    if (m->n_layers % r->pattern.group_size !=
+        0) /* programs differ in the layers behind the last group */
         return status_make(STATUS_INPUT,
                            "%s: layer_group_size: expected a divisor of the %u layers, found %u",
-                           r->what, m->n_layers, r->group_size);
-    for (uint32_t l = 0; l < m->n_layers; l++) m->layer_is_delta[l] = (l + 1) % r->group_size != 0;
+                           r->what, m->n_layers, r->pattern.group_size);
+    for (uint32_t l = 0; l < m->n_layers; l++)
+        m->layer.is_delta[l] = (l + 1) % r->pattern.group_size != 0;
     return status_ok();
 }
 
@@ -216,7 +218,7 @@ static struct status take_ling_sizes(struct arch_reading *r)
     if (d->key_dim == 0) return arch_field_missing(r, "head_dim");
     if (d->n_taps == 0) d->n_taps = r->delta_taps;
     if (d->n_taps == 0) return arch_field_missing(r, "short_conv_kernel_size");
-    if (d->n_key_heads == 0) d->n_key_heads = r->m.n_heads;
+    if (d->n_key_heads == 0) d->n_key_heads = r->m.attn.n_heads;
     if (d->is_bounded && !is_given(r, "kda_lower_bound"))
         return arch_field_missing(r, "kda_lower_bound");
     d->value_dim = d->key_dim;
@@ -229,7 +231,8 @@ static struct status take_ling_sizes(struct arch_reading *r)
 static struct status check_ling_rope(const struct arch_reading *r)
 {
     static const char key[] = "partial_rotary_factor";
-    const struct js_node *rope = r->rope_parameters != NULL ? r->rope_parameters : r->rope_scaling;
+    const struct js_node *rope =
+        r->node.rope_parameters != NULL ? r->node.rope_parameters : r->node.rope_scaling;
     const char *rule = js_string(js_get(rope, "rope_type"), NULL);
     if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
     double part = 1;
@@ -237,7 +240,7 @@ static struct status check_ling_rope(const struct arch_reading *r)
     js_number(js_get(rope, key), &part);
     if (part != 1 && rule != NULL && strcmp(rule, "default") != 0)
         return expected(r, "RoPE scaling: partial_rotary_factor", "1");
-    if (r->rotary_dim == 0 || r->rotary_dim == r->m.rotary) return status_ok();
+    if (r->rotary_dim == 0 || r->rotary_dim == r->m.attn.rotary) return status_ok();
     return expected(r, "rotary_dim", "the number that qk_rope_head_dim says");
 }
 
@@ -249,8 +252,8 @@ struct status arch_derive_ling(struct arch_reading *r)
     TRY(check_ling_rope(r));
     TRY(take_ling_sizes(r));
     TRY(take_groups(r));
-    r->m.latent_gates = true;
-    if (!is_given(r, "first_k_dense_replace") && r->mlp_layer_types == NULL)
+    r->m.attn.latent_gates = true;
+    if (!is_given(r, "first_k_dense_replace") && r->node.mlp_layer_types == NULL)
         return arch_field_missing(r, "first_k_dense_replace");
     return check_kinds(r, "layer_types, layer_group_size");
 }

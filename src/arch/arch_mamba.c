@@ -46,7 +46,7 @@ static const char *const list_names[3] = {"layers_block_type", "layer_types",
 
 static struct layer_lists lists_of(const struct arch_reading *r)
 {
-    return (struct layer_lists){{r->block_types, r->layer_types, r->block_pattern}};
+    return (struct layer_lists){{r->node.block_types, r->node.layer_types, r->node.block_pattern}};
 }
 
 static struct status wrong_block(const struct arch_reading *r, int list, uint32_t l)
@@ -112,9 +112,9 @@ static struct status read_step_limit(struct arch_reading *r)
     struct arch_delta *d = &r->m.delta;
     const bool is_read = r->m.family->mamba_granite;
     float least = 0, most = INFINITY;
-    if (r->step_limit != NULL &&
-        (js_count(r->step_limit) != 2 || !read_bound(js_at(r->step_limit, 0), &least) ||
-         !read_bound(js_at(r->step_limit, 1), &most) || !(least <= most) || least < 0))
+    if (r->node.step_limit != NULL &&
+        (js_count(r->node.step_limit) != 2 || !read_bound(js_at(r->node.step_limit, 0), &least) ||
+         !read_bound(js_at(r->node.step_limit, 1), &most) || !(least <= most) || least < 0))
         return status_make(STATUS_INPUT,
                            "%s: time_step_limit: expected two ascending numbers, found others",
                            r->what);
@@ -150,13 +150,13 @@ static struct status check_scan_sizes(const struct arch_reading *r)
 /* Sets which layers have RoPE: all or none. */
 static struct status derive_positions(struct arch_reading *r)
 {
-    const char *word = js_string(r->position_type, NULL);
+    const char *word = js_string(r->node.position_type, NULL);
     const bool rotates = word != NULL && strcmp(word, "rope") == 0;
-    if (r->position_type != NULL && !rotates && (word == NULL || strcmp(word, "nope") != 0))
+    if (r->node.position_type != NULL && !rotates && (word == NULL || strcmp(word, "nope") != 0))
         return status_make(STATUS_INPUT,
                            "%s: position_embedding_type: expected \"rope\", \"nope\" or null",
                            r->what);
-    for (uint32_t l = 0; l < r->m.n_layers; l++) r->m.layer_is_unrotated[l] = !rotates;
+    for (uint32_t l = 0; l < r->m.n_layers; l++) r->m.layer.is_unrotated[l] = !rotates;
     return status_ok();
 }
 
@@ -164,10 +164,10 @@ static struct status derive_positions(struct arch_reading *r)
 static struct status check_experts(const struct arch_reading *r)
 {
     const struct arch *m = &r->m;
-    if (m->n_experts == 0) return arch_field_missing(r, "n_routed_experts");
-    if (m->n_chosen == 0) return arch_field_missing(r, "num_experts_per_tok");
-    if (m->expert_ffn == 0) return arch_field_missing(r, "moe_intermediate_size");
-    if (m->shared_ffn == 0) return arch_field_missing(r, "moe_shared_expert_intermediate_size");
+    if (m->moe.n_experts == 0) return arch_field_missing(r, "n_routed_experts");
+    if (m->moe.n_chosen == 0) return arch_field_missing(r, "num_experts_per_tok");
+    if (m->moe.ffn == 0) return arch_field_missing(r, "moe_intermediate_size");
+    if (m->moe.shared_ffn == 0) return arch_field_missing(r, "moe_shared_expert_intermediate_size");
     return status_ok();
 }
 
@@ -183,17 +183,17 @@ struct status arch_derive_mamba(struct arch_reading *r)
     for (uint32_t l = 0; l < m->n_layers; l++) {
         const struct mamba_block *b;
         TRY(find_mamba_block(r, l, &b));
-        m->layer_is_delta[l] = b->is_scan;
+        m->layer.is_delta[l] = b->is_scan;
         any_attention = any_attention || b->is_attention;
         if (!m->family->mamba_blocks) continue;
-        m->layer_lacks_mixer[l] = !b->is_scan && !b->is_attention;
-        m->layer_lacks_ffn[l] = b->is_scan || b->is_attention;
-        m->layer_is_moe[l] = b->is_moe;
+        m->layer.lacks_mixer[l] = !b->is_scan && !b->is_attention;
+        m->layer.lacks_ffn[l] = b->is_scan || b->is_attention;
+        m->layer.is_moe[l] = b->is_moe;
         any_moe = any_moe || b->is_moe;
     }
     if (any_moe) TRY(check_experts(r));
     if (m->family->mamba_blocks && !any_moe)
-        m->n_experts = m->n_chosen = m->expert_ffn = m->shared_ffn = 0;
+        m->moe.n_experts = m->moe.n_chosen = m->moe.ffn = m->moe.shared_ffn = 0;
     if (any_attention) return status_ok();
     return status_make(STATUS_INPUT, "%s: layer_types: %s without attention is not implemented",
                        r->what, m->family->title);

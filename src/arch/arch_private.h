@@ -10,63 +10,73 @@
 /* ModernBERT's thetas of layers without and with a window, where config.json does not say. */
 enum { ARCH_GLOBAL_THETA = 160000, ARCH_LOCAL_THETA = 10000 };
 
+/* Numbers that say which layers are of which kind; 0: absent, where nothing else is said. */
+struct arch_pattern {
+    uint32_t sparse_step;     /* one layer in sparse_step has experts */
+    uint32_t n_dense_layers;  /* the first layers, which have no experts */
+    uint32_t moe_every;       /* only layers 0, moe_every, 2 moe_every, ... have experts */
+    uint32_t moe_last;        /* no layer beyond it has experts */
+    uint32_t window_from;     /* the first layer with a window */
+    uint32_t full_every;      /* one layer in this many has attention, or has it without a window */
+    uint32_t unrotated_every; /* without no_rope_layers: one layer in this many has no RoPE */
+    uint32_t index_every, index_from; /* from layer index_from - 1 on, only one layer in index_every
+                                         has an index of its own; index_every 0 or 1: all have */
+    uint32_t group_size; /* Ling 3: layers of a group, of which the last has attention */
+};
+
+/* Fields of config.json that are objects, lists, texts, or numbers whose absence means something;
+ * NULL: absent. Borrowed. */
+struct arch_nodes {
+    const struct js_node *rope_scaling, *rope_parameters;
+    const struct js_node
+        *local_rope; /* RoPE of layers with a window; NULL: plain, with rope_theta */
+    const struct js_node *layer_types, *no_rope_layers, *window_pattern;
+    const struct js_node *mlp_layer_types, *mlp_only_layers, *is_moe_layer;
+    const struct js_node *moe_layers; /* a list of layers; NULL: each sparse_step-th layer */
+    const struct js_node *moe_topk, *moe_end; /* numbers, or lists of one number for each layer */
+    const struct js_node *scoring_func, *topk_method, *eos_token_id;
+    const struct js_node *indexer_types, *index_pattern;
+    const struct js_node *tuning; /* true, or a number that is not 0 */
+    /* models with Mamba-2 layers */
+    const struct js_node *block_types, *block_pattern; /* a list, a text with a letter per layer */
+    const struct js_node *step_limit, *position_type;
+    const struct js_node *linear_config; /* sizes and layers of Kimi-Linear's delta rule */
+    const struct js_node *layer_config;  /* Gemma-4: heads of single layers */
+};
+
 /* The description being read, and values needed only to derive it. An absent or null field leaves 0
  * or its row's default. */
 struct arch_reading {
     struct arch m;
     const char *what;           /* borrowed: names the file in sentences */
     const struct js_node *root; /* borrowed */
-    /* objects, lists and texts; NULL: absent */
-    const struct js_node *rope_scaling, *rope_parameters, *layer_types, *mlp_only_layers;
-    const struct js_node *indexer_types, *index_pattern;
-    const struct js_node *no_rope_layers, *mlp_layer_types, *is_moe_layer, *window_pattern;
-    const struct js_node
-        *local_rope; /* RoPE of layers with a window; NULL: plain, with rope_theta */
-    const struct js_node *scoring_func, *topk_method, *eos_token_id;
+    struct arch_nodes node;
+    struct arch_pattern pattern;
     double rotary_part;  /* rotated fraction of a head */
     uint32_t rotary_dim; /* the rotated part as a number of elements; 0: absent */
     uint32_t query_own;  /* latent attention: elements of a head of q that are not rotated */
-    uint32_t n_shared;   /* shared experts, of expert_ffn columns each */
-    uint32_t expert_width_again; /* a second field for expert_ffn; 0: absent */
-    uint32_t sparse_step;        /* one layer in sparse_step has experts */
-    uint32_t n_dense_layers;     /* the first layers, which have no experts */
-    uint32_t moe_every;          /* only layers 0, moe_every, 2 moe_every, ... have experts */
-    uint32_t window, window_from;
-    uint32_t window_before;   /* positions of the window before the row's own; 0: absent */
-    float norm_eps;           /* a second field for m.norm_eps; 0: absent */
-    uint32_t chunk;           /* 0: absent, or null */
-    uint32_t full_every;      /* one layer in this many has attention, or has it without a window;
-                                 0: absent */
-    uint32_t unrotated_every; /* without no_rope_layers: one layer in this many has no RoPE */
+    uint32_t n_shared;   /* shared experts, of m.moe.ffn columns each */
+    uint32_t expert_width_again; /* a second field for m.moe.ffn; 0: absent */
+    uint32_t window;
+    uint32_t window_before; /* positions of the window before the row's own; 0: absent */
+    float norm_eps;         /* a second field for m.norm_eps; 0: absent */
+    uint32_t chunk;         /* 0: absent, or null */
     bool uses_window;
     bool attention_bias, attention_out_bias, qkv_bias, norm_topk_prob;
     float routed_scale, logits_divisor;
-    float query_scalar;                       /* 0: absent */
-    float jitter;                             /* of the router */
-    const struct js_node *moe_topk, *moe_end; /* numbers, or lists of one number for each layer */
-    uint32_t moe_last;                        /* no layer beyond it has experts */
-    uint32_t original_context;                /* 0: absent */
-    const struct js_node *tuning;             /* true, or a number that is not 0 */
-    const struct js_node *moe_layers; /* a list of layers; NULL: each sparse_step-th layer */
-    uint32_t ffn_mlp; /* F of dense layers, when intermediate_size is that of experts */
-    uint32_t index_every, index_from; /* from layer index_from - 1 on, only one layer in index_every
-                                         has an index of its own; index_every 0 or 1: all have */
-    uint32_t pad_id;                  /* read by families with pad_positions */
-    uint32_t n_predict;               /* published prediction layers; the first one is used */
-    double unread;                    /* receives fields whose value is only checked */
-    double local_theta;               /* theta of layers with a window; 0: absent */
-    uint32_t local_attention;         /* the width of ModernBERT's window */
-    /* models with Mamba-2 layers */
-    const struct js_node *block_types, *block_pattern; /* a list, a text with a letter per layer */
-    const struct js_node *step_limit, *position_type;
-    const struct js_node *linear_config; /* sizes and layers of Kimi-Linear's delta rule */
-    const struct js_node *layer_config;  /* Gemma-4: heads of single layers */
-    uint32_t top_k;                      /* a field for m.n_chosen in Gemma-4; 0: absent */
-    bool has_moe;                        /* Gemma-4: "enable_moe_block" */
-    uint32_t expand;                     /* inputs of the output projection, in model widths */
-    /* Ling 3; 0: absent */
-    uint32_t group_size;              /* layers of a group, of which the last has attention */
-    uint32_t delta_width, delta_taps; /* second fields for m.delta.key_dim and n_taps */
+    float query_scalar;        /* 0: absent */
+    float jitter;              /* of the router */
+    uint32_t original_context; /* 0: absent */
+    uint32_t ffn_mlp;          /* F of dense layers, when intermediate_size is that of experts */
+    uint32_t pad_id;           /* read by families with pad_positions */
+    uint32_t n_predict;        /* published prediction layers; the first one is used */
+    double unread;             /* receives fields whose value is only checked */
+    double local_theta;        /* theta of layers with a window; 0: absent */
+    uint32_t local_attention;  /* the width of ModernBERT's window */
+    uint32_t top_k;            /* a field for m.moe.n_chosen in Gemma-4; 0: absent */
+    bool has_moe;              /* Gemma-4: "enable_moe_block" */
+    uint32_t expand;           /* Mamba-2: inputs of the output projection, in model widths */
+    uint32_t delta_width, delta_taps; /* Ling 3: second fields for m.delta.key_dim and n_taps */
 };
 
 /* Local. Reads every field of r->root into r, by the table and for the family r->m.family. Errors:

@@ -20,12 +20,12 @@ static struct status check_names(const struct arch_reading *r)
     const struct arch *m = &r->m;
     TRY(check_same(r, "num_hidden_layers", m->n_layers));
     TRY(check_same(r, "intermediate_size", m->ffn));
-    TRY(check_same(r, "moe_intermediate_size", m->expert_ffn));
-    TRY(check_same(r, "num_local_experts", m->n_experts));
-    TRY(check_same(r, "num_experts", m->n_experts));
-    TRY(check_same(r, "num_experts_per_tok", m->n_chosen));
-    TRY(check_same(r, "num_key_value_heads", m->n_heads));
-    return check_same(r, "qk_head_dim", r->query_own + m->rotary);
+    TRY(check_same(r, "moe_intermediate_size", m->moe.ffn));
+    TRY(check_same(r, "num_local_experts", m->moe.n_experts));
+    TRY(check_same(r, "num_experts", m->moe.n_experts));
+    TRY(check_same(r, "num_experts_per_tok", m->moe.n_chosen));
+    TRY(check_same(r, "num_key_value_heads", m->attn.n_heads));
+    return check_same(r, "qk_head_dim", r->query_own + m->attn.rotary);
 }
 
 static struct status check_absent(const struct arch_reading *r, const char *key, bool is_set)
@@ -42,15 +42,15 @@ struct status arch_derive_shortcut(struct arch_reading *r)
     m->shortcut = true;
     m->n_layers *= 2;
     TRY(check_names(r));
-    TRY(check_absent(r, "n_group", m->router.n_groups > 1));
-    if (m->n_experts + m->n_zero_experts > ROUTER_EXPERTS_MAX) {
+    TRY(check_absent(r, "n_group", m->moe.router.n_groups > 1));
+    if (m->moe.n_experts + m->moe.n_zero > ROUTER_EXPERTS_MAX) {
         return status_make(STATUS_INPUT,
                            "%s: n_routed_experts, zero_expert_num: expected at most %d together, "
                            "found %u",
-                           r->what, (int)ROUTER_EXPERTS_MAX, m->n_experts + m->n_zero_experts);
+                           r->what, (int)ROUTER_EXPERTS_MAX, m->moe.n_experts + m->moe.n_zero);
     }
-    const double q_scale = __builtin_sqrt((double)m->width / m->q_lora);
-    m->scale.attention = (float)(q_scale / __builtin_sqrt((double)(r->query_own + m->rotary)));
-    m->latent_scale = (float)__builtin_sqrt((double)m->width / m->kv_lora);
+    const double q_scale = __builtin_sqrt((double)m->width / m->attn.q_lora);
+    m->scale.attention = (float)(q_scale / __builtin_sqrt((double)(r->query_own + m->attn.rotary)));
+    m->attn.latent_scale = (float)__builtin_sqrt((double)m->width / m->attn.kv_lora);
     return status_ok();
 }

@@ -29,7 +29,8 @@ struct status arch_derive_gemma(struct arch_reading *r)
 struct status arch_derive_longrope(struct arch_reading *r)
 {
     static const char key[] = "original_max_position_embeddings";
-    const struct js_node *rope = r->rope_parameters != NULL ? r->rope_parameters : r->rope_scaling;
+    const struct js_node *rope =
+        r->node.rope_parameters != NULL ? r->node.rope_parameters : r->node.rope_scaling;
     int64_t inner = 0;
     if (r->m.family->xielu && rope == NULL) {
         return status_make(
@@ -54,7 +55,7 @@ struct status arch_derive_growth(struct arch_reading *r)
 {
     static const char beta_key[] = "llama_4_scaling_beta";
     static const char step_key[] = "original_max_position_embeddings";
-    const struct js_node *rope = r->rope_parameters;
+    const struct js_node *rope = r->node.rope_parameters;
     const char *rule = js_string(js_get(rope, "rope_type"), NULL);
     double beta = 0;
     int64_t step = 0;
@@ -92,12 +93,12 @@ struct status arch_derive_chunks(struct arch_reading *r)
     if (r->window > 0)
         return status_make(STATUS_INPUT, "%s: sliding_window is not implemented for %s", r->what,
                            m->family->title);
-    m->chunked = true;
-    m->window = r->chunk;
+    m->attn.chunked = true;
+    m->attn.window = r->chunk;
     for (uint32_t l = 0; l < m->n_layers; l++)
-        m->layer_has_window[l] = r->chunk > 0 && !m->layer_is_unrotated[l];
-    if (js_int(r->tuning, &number)) tunes = number != 0;
-    if (r->tuning != NULL) js_bool(r->tuning, &tunes);
+        m->layer.has_window[l] = r->chunk > 0 && !m->layer.is_unrotated[l];
+    if (js_int(r->node.tuning, &number)) tunes = number != 0;
+    if (r->node.tuning != NULL) js_bool(r->node.tuning, &tunes);
     if (!tunes) m->tuning.scale = 0;
     m->tuning.first = 1;
     return status_ok();
@@ -106,12 +107,12 @@ struct status arch_derive_chunks(struct arch_reading *r)
 struct status arch_derive_moe_layers(struct arch_reading *r)
 {
     struct arch *m = &r->m;
-    for (size_t i = 0; i < js_count(r->moe_layers); i++) {
+    for (size_t i = 0; i < js_count(r->node.moe_layers); i++) {
         int64_t l;
-        if (!js_int(js_at(r->moe_layers, i), &l) || l < 0 || l >= m->n_layers)
+        if (!js_int(js_at(r->node.moe_layers, i), &l) || l < 0 || l >= m->n_layers)
             return status_make(STATUS_INPUT, "%s: moe_layers[%zu]: expected a layer below %u",
                                r->what, i, m->n_layers);
-        m->layer_is_moe[l] = true;
+        m->layer.is_moe[l] = true;
     }
     return status_ok();
 }
@@ -120,12 +121,13 @@ struct status arch_derive_moe_layers(struct arch_reading *r)
  */
 static struct status check_moe_flags(const struct arch_reading *r)
 {
-    for (uint32_t l = 0; r->is_moe_layer != NULL && l < r->m.n_layers; l++) {
+    for (uint32_t l = 0; r->node.is_moe_layer != NULL && l < r->m.n_layers; l++) {
         bool is_moe;
-        if (js_bool(js_at(r->is_moe_layer, l), &is_moe) && is_moe == r->m.layer_is_moe[l]) continue;
+        if (js_bool(js_at(r->node.is_moe_layer, l), &is_moe) && is_moe == r->m.layer.is_moe[l])
+            continue;
         return status_make(STATUS_INPUT,
                            "%s: is_moe_layer[%u]: expected %s, as the other fields say", r->what, l,
-                           r->m.layer_is_moe[l] ? "true" : "false");
+                           r->m.layer.is_moe[l] ? "true" : "false");
     }
     return status_ok();
 }
@@ -136,25 +138,26 @@ struct status arch_derive_typed_mlps(struct arch_reading *r)
     const bool has_count = js_type(js_get(r->root, "first_k_dense_replace")) != JS_NULL;
     const bool is_counted = m->family->counts_dense || m->family->moe_flags ||
                             m->family->delta_by_channel || m->family->ling;
-    const uint32_t n_dense = is_counted ? r->n_dense_layers : 1;
+    const uint32_t n_dense = is_counted ? r->pattern.n_dense_layers : 1;
     for (uint32_t l = 0; l < m->n_layers; l++) {
-        const char *type = js_string(js_at(r->mlp_layer_types, l), NULL);
-        if (r->mlp_layer_types == NULL) type = l < n_dense ? "dense" : "sparse";
+        const char *type = js_string(js_at(r->node.mlp_layer_types, l), NULL);
+        if (r->node.mlp_layer_types == NULL) type = l < n_dense ? "dense" : "sparse";
         const bool is_moe = type != NULL && strcmp(type, "sparse") == 0;
         if (!is_moe && (type == NULL || strcmp(type, "dense") != 0)) {
             return status_make(STATUS_INPUT,
                                "%s: mlp_layer_types[%u]: expected \"dense\" or \"sparse\"", r->what,
                                l);
         }
-        if ((has_count && is_moe != (l >= r->n_dense_layers)) || r->moe_every != 1) {
+        if ((has_count && is_moe != (l >= r->pattern.n_dense_layers)) ||
+            r->pattern.moe_every != 1) {
             return status_make(STATUS_INPUT,
                                "%s: first_k_dense_replace, moe_layer_freq: layer %u is %s by "
                                "mlp_layer_types",
                                r->what, l, type);
         }
-        m->layer_is_moe[l] = is_moe;
+        m->layer.is_moe[l] = is_moe;
     }
-    if (m->may_predict) m->layer_is_moe[m->n_layers] = true;
+    if (m->may_predict) m->layer.is_moe[m->n_layers] = true;
     return check_moe_flags(r);
 }
 
@@ -184,32 +187,33 @@ struct status arch_derive_experts(struct arch_reading *r)
     const struct arch_family *f = m->family;
     int64_t end = -1;
     if (f->moe_topk) {
-        if (r->moe_topk != NULL) TRY(one_number(r, r->moe_topk, "moe_topk", &m->n_chosen));
-        m->shared_ffn = m->ffn;
+        if (r->node.moe_topk != NULL)
+            TRY(one_number(r, r->node.moe_topk, "moe_topk", &m->moe.n_chosen));
+        m->moe.shared_ffn = m->ffn;
     }
-    if (m->n_chosen == 0)
+    if (m->moe.n_chosen == 0)
         return arch_field_missing(r, f->moe_topk ? "moe_topk" : "num_experts_per_tok");
-    if (f->typed_heads) m->shared_ffn = m->ffn;
+    if (f->typed_heads) m->moe.shared_ffn = m->ffn;
     if (f->weighs_inputs) {
-        m->weighs_inputs = true;
-        m->shared_ffn = m->ffn;
+        m->moe.weighs_inputs = true;
+        m->moe.shared_ffn = m->ffn;
     }
-    if (f->weighs_inputs && m->n_chosen != 1)
+    if (f->weighs_inputs && m->moe.n_chosen != 1)
         return status_make(STATUS_INPUT, "%s: num_experts_per_tok: expected 1 for %s, found %u",
-                           r->what, f->title, m->n_chosen);
-    if (r->expert_width_again > 0 && r->expert_width_again != m->expert_ffn)
+                           r->what, f->title, m->moe.n_chosen);
+    if (r->expert_width_again > 0 && r->expert_width_again != m->moe.ffn)
         return status_make(STATUS_INPUT,
                            "%s: %s: expected %u, as moe_intermediate_size says, found %u", r->what,
                            f->ling ? "moe_shared_expert_intermediate_size" : "expert_hidden_dim",
-                           m->expert_ffn, r->expert_width_again);
-    if (f->mixer && m->n_chosen != 2)
+                           m->moe.ffn, r->expert_width_again);
+    if (f->mixer && m->moe.n_chosen != 2)
         return status_make(STATUS_INPUT, "%s: num_experts_per_tok: expected 2 for %s, found %u",
-                           r->what, f->title, m->n_chosen);
+                           r->what, f->title, m->moe.n_chosen);
     if (!f->moe_range) return status_ok();
-    m->shared_ffn = r->n_shared * m->expert_ffn;
-    if (r->moe_end != NULL && !js_int(r->moe_end, &end))
+    m->moe.shared_ffn = r->n_shared * m->moe.ffn;
+    if (r->node.moe_end != NULL && !js_int(r->node.moe_end, &end))
         return status_make(STATUS_INPUT, "%s: moe_layer_end_index: expected an integer", r->what);
-    r->moe_last = end < 0 || end >= m->n_layers ? m->n_layers - 1 : (uint32_t)end;
+    r->pattern.moe_last = end < 0 || end >= m->n_layers ? m->n_layers - 1 : (uint32_t)end;
     if (end >= -1) return status_ok();
     return status_make(STATUS_INPUT, "%s: moe_layer_end_index: expected at least -1, found %lld",
                        r->what, (long long)end);

@@ -338,19 +338,19 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim)
 {
     switch (dim) {
     case DIM_Q:
-        return m->gated_heads ? 2 * m->query_dim : m->query_dim;
+        return m->attn.gated_heads ? 2 * m->attn.query_dim : m->attn.query_dim;
     case DIM_KV:
     case DIM_FULL_KV:
-        return m->query_dim;
+        return m->attn.query_dim;
     case DIM_VALUES:
     case DIM_FULL_VALUES:
     case DIM_O:
-        return m->value_dim;
+        return m->attn.value_dim;
     case DIM_TYPED_Q:
     case DIM_TYPED_KV:
-        return m->full_dim;
+        return m->attn.full_dim;
     case DIM_KV_B:
-        return m->query_dim - m->rotary + m->value_dim;
+        return m->attn.query_dim - m->attn.rotary + m->attn.value_dim;
     case DIM_INDEX_Q:
         return m->index.dim;
     case DIM_DELTA_K:
@@ -374,27 +374,27 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
                                        [DIM_D] = m->width,
                                        [DIM_PAIR] = 2 * m->width,
                                        [DIM_V] = m->vocab,
-                                       [DIM_HEAD] = m->query_dim,
-                                       [DIM_H] = m->n_heads,
-                                       [DIM_Q] = m->n_heads,
-                                       [DIM_O] = m->n_heads,
-                                       [DIM_KV_B] = m->n_heads,
-                                       [DIM_KV] = m->n_kv_heads,
-                                       [DIM_VALUES] = m->n_kv_heads,
-                                       [DIM_FULL_KV] = m->n_full_kv_heads,
-                                       [DIM_FULL_VALUES] = m->n_full_kv_heads,
-                                       [DIM_TYPED_HEAD] = m->full_dim,
-                                       [DIM_TYPED_Q] = m->n_heads,
-                                       [DIM_TYPED_KV] = m->n_full_kv_heads,
-                                       [DIM_Q_LORA] = m->q_lora,
-                                       [DIM_KV_LORA] = m->kv_lora,
-                                       [DIM_ROTARY] = m->rotary,
+                                       [DIM_HEAD] = m->attn.query_dim,
+                                       [DIM_H] = m->attn.n_heads,
+                                       [DIM_Q] = m->attn.n_heads,
+                                       [DIM_O] = m->attn.n_heads,
+                                       [DIM_KV_B] = m->attn.n_heads,
+                                       [DIM_KV] = m->attn.n_kv_heads,
+                                       [DIM_VALUES] = m->attn.n_kv_heads,
+                                       [DIM_FULL_KV] = m->attn.n_full_kv_heads,
+                                       [DIM_FULL_VALUES] = m->attn.n_full_kv_heads,
+                                       [DIM_TYPED_HEAD] = m->attn.full_dim,
+                                       [DIM_TYPED_Q] = m->attn.n_heads,
+                                       [DIM_TYPED_KV] = m->attn.n_full_kv_heads,
+                                       [DIM_Q_LORA] = m->attn.q_lora,
+                                       [DIM_KV_LORA] = m->attn.kv_lora,
+                                       [DIM_ROTARY] = m->attn.rotary,
                                        [DIM_INDEX] = m->index.dim,
                                        [DIM_INDEX_H] = m->index.n_heads,
                                        [DIM_INDEX_Q] = m->index.n_heads,
                                        [DIM_F] = m->ffn,
-                                       [DIM_SHARED_F] = m->shared_ffn,
-                                       [DIM_EXPERT_F] = m->expert_ffn,
+                                       [DIM_SHARED_F] = m->moe.shared_ffn,
+                                       [DIM_EXPERT_F] = m->moe.ffn,
                                        [DIM_E] = arch_n_routed(m),
                                        [DIM_DELTA_K] = m->delta.n_key_heads,
                                        [DIM_DELTA_V] = arch_delta_units(m),
@@ -411,20 +411,21 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
 
 static uint64_t attention_parts(const struct arch *m, uint32_t layer)
 {
-    if (m->kv_lora > 0)
+    if (m->attn.kv_lora > 0)
         return PART_LATENT | (arch_has_index(m, layer) ? PART_INDEX : 0) |
-               (m->q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP) |
-               (m->latent_gates ? PART_LATENT_GATES : 0);
-    const bool is_local = m->layer_has_window[layer];
-    if (m->full_dim > 0 && !is_local)
-        return PART_TYPED_HEADS | (m->full_k_is_v ? 0 : PART_TYPED_VALUES);
-    const uint64_t sinks = !m->sinks               ? 0
+               (m->attn.q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP) |
+               (m->attn.latent_gates ? PART_LATENT_GATES : 0);
+    const bool is_local = m->layer.has_window[layer];
+    if (m->attn.full_dim > 0 && !is_local)
+        return PART_TYPED_HEADS | (m->attn.full_k_is_v ? 0 : PART_TYPED_VALUES);
+    const uint64_t sinks = !m->attn.sinks          ? 0
                            : !m->family->hybrid_kv ? PART_SINKS
                            : is_local              ? PART_SINK_BIAS
                                                    : 0;
     return (arch_shares_keys(m, layer) > 1 ? PART_FULL_HEADS : PART_HEADS) |
-           (m->qkv_bias ? PART_QKV_BIAS : 0) | (m->o_bias ? PART_O_BIAS : 0) |
-           (m->qk_norm ? PART_QK_NORM : 0) | (m->qk_norm_whole ? PART_QK_NORM_WHOLE : 0) | sinks;
+           (m->attn.qkv_bias ? PART_QKV_BIAS : 0) | (m->attn.o_bias ? PART_O_BIAS : 0) |
+           (m->attn.qk_norm ? PART_QK_NORM : 0) | (m->attn.qk_norm_whole ? PART_QK_NORM_WHOLE : 0) |
+           sinks;
 }
 
 static uint64_t recurrent_parts(const struct arch *m)
@@ -439,9 +440,9 @@ static uint64_t moe_parts(const struct arch *m)
 {
     const bool is_gated = m->gate != GATE_RELU2;
     const uint64_t shared = PART_SHARED | (is_gated ? PART_SHARED_UP : PART_SHARED_RELU2);
-    return PART_MOE | (is_gated ? PART_MOE_UP : 0) | (m->joins_experts ? PART_JOINED : 0) |
-           (m->select_bias ? PART_SELECT_BIAS : 0) | (m->shared_ffn > 0 ? shared : 0) |
-           (m->shared_mix ? PART_SHARED_MIX : 0) | (m->expert_bias ? PART_EXPERT_BIAS : 0);
+    return PART_MOE | (is_gated ? PART_MOE_UP : 0) | (m->moe.joins ? PART_JOINED : 0) |
+           (m->moe.select_bias ? PART_SELECT_BIAS : 0) | (m->moe.shared_ffn > 0 ? shared : 0) |
+           (m->moe.shared_mix ? PART_SHARED_MIX : 0) | (m->moe.bias ? PART_EXPERT_BIAS : 0);
 }
 
 static uint64_t dense_parts(const struct arch *m)
@@ -449,7 +450,7 @@ static uint64_t dense_parts(const struct arch *m)
     if (m->family->xielu) return PART_UNGATED;
     if (m->gate == GATE_RELU2) return PART_RELU2;
     if (m->gate == GATE_GELU) return PART_RELU2 | PART_RELU2_BIAS;
-    if (m->lone_shared) return PART_LONE_SHARED;
+    if (m->moe.lone_shared) return PART_LONE_SHARED;
     return PART_DENSE | (m->ffn_bias ? PART_FFN_BIAS : 0);
 }
 
@@ -466,11 +467,11 @@ uint64_t arch_layer_parts(const struct arch *m, uint32_t layer)
                            : f->after_norms ? PART_IN_NORMS | PART_AFTER_NORMS
                                             : PART_IN_NORMS;
     const uint64_t mixer =
-        m->layer_is_delta[layer] ? recurrent_parts(m) : attention_parts(m, layer);
-    const uint64_t ffn = (m->layer_is_moe[layer] ? moe_parts(m) : 0) |
-                         (m->layer_is_moe[layer] && !m->shortcut ? 0 : dense_parts(m));
-    if (m->layer_lacks_mixer[layer]) return PART_LONE_FFN | ffn;
-    if (m->layer_lacks_ffn[layer]) return PART_LONE_MIXER | mixer;
+        m->layer.is_delta[layer] ? recurrent_parts(m) : attention_parts(m, layer);
+    const uint64_t ffn = (m->layer.is_moe[layer] ? moe_parts(m) : 0) |
+                         (m->layer.is_moe[layer] && !m->shortcut ? 0 : dense_parts(m));
+    if (m->layer.lacks_mixer[layer]) return PART_LONE_FFN | ffn;
+    if (m->layer.lacks_ffn[layer]) return PART_LONE_MIXER | mixer;
     return (layer >= m->n_layers ? PART_PREDICT : 0) | norms | (m->norm_bias ? PART_NORM_BIAS : 0) |
            (m->layer_scale ? PART_LAYER_SCALE : 0) | mixer | ffn;
 }
@@ -486,7 +487,7 @@ static uint64_t all_elements(const struct arch *m, uint64_t parts)
 {
     uint64_t n = 0;
     for (size_t i = 0; arch_tensor_at(i) != NULL; i++) {
-        if ((tensors[i].part & parts) != 0) n += elements_of(m, &tensors[i], m->n_experts);
+        if ((tensors[i].part & parts) != 0) n += elements_of(m, &tensors[i], m->moe.n_experts);
     }
     return n;
 }
@@ -510,7 +511,7 @@ static uint64_t token_elements(const struct arch *m, bool of_experts)
         for (size_t i = 0; arch_tensor_at(i) != NULL; i++) {
             const struct arch_tensor *t = &tensors[i];
             const bool counts = !t->is_vector && (t->is_expert || !of_experts);
-            if ((t->part & parts) != 0 && counts) n += elements_of(m, t, m->n_chosen);
+            if ((t->part & parts) != 0 && counts) n += elements_of(m, t, m->moe.n_chosen);
         }
     }
     return n;

@@ -45,12 +45,12 @@ static struct status check_small(const struct arch_reading *r)
 static struct status check_rope(const struct arch_reading *r)
 {
     static const char *const kinds[] = {"full_attention", "sliding_attention"};
-    if (r->rope_parameters == NULL)
+    if (r->node.rope_parameters == NULL)
         return status_make(STATUS_INPUT,
                            "%s: field \"rope_parameters\": expected an object, found nothing",
                            r->what);
     for (int i = 0; i < 2; i++) {
-        const struct js_node *own = js_get(r->rope_parameters, kinds[i]);
+        const struct js_node *own = js_get(r->node.rope_parameters, kinds[i]);
         const char *rule = js_string(js_get(own, "rope_type"), NULL);
         const bool is_part = i == 0 && rule != NULL && strcmp(rule, "proportional") == 0;
         double part = 1;
@@ -97,16 +97,17 @@ static struct status read_layer(const struct arch_reading *r, const char *layer,
 static struct status take_layer_config(struct arch_reading *r)
 {
     struct arch *m = &r->m;
-    uint32_t heads[2] = {m->head_dim, m->n_kv_heads};
+    uint32_t heads[2] = {m->attn.head_dim, m->attn.n_kv_heads};
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
-    if (js_type(r->layer_config) != JS_OBJECT || !js_next(r->layer_config, &it, &key, &value))
+    if (js_type(r->node.layer_config) != JS_OBJECT ||
+        !js_next(r->node.layer_config, &it, &key, &value))
         return status_make(STATUS_INPUT, "%s: per_layer_config: expected an object with layers",
                            r->what);
     TRY(read_layer(r, key, value, heads));
-    m->full_dim = heads[0];
-    m->n_full_kv_heads = heads[1];
+    m->attn.full_dim = heads[0];
+    m->attn.n_full_kv_heads = heads[1];
     return status_ok();
 }
 
@@ -115,15 +116,15 @@ static struct status take_experts(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     if (!r->has_moe) {
-        m->n_experts = m->expert_ffn = 0;
+        m->moe.n_experts = m->moe.ffn = 0;
         return status_ok();
     }
-    if (m->n_experts == 0) return arch_field_missing(r, "num_experts");
+    if (m->moe.n_experts == 0) return arch_field_missing(r, "num_experts");
     if (r->top_k == 0) return arch_field_missing(r, "top_k_experts");
-    if (m->expert_ffn == 0) return arch_field_missing(r, "moe_intermediate_size");
+    if (m->moe.ffn == 0) return arch_field_missing(r, "moe_intermediate_size");
     if (m->ffn == 0) return arch_field_missing(r, "intermediate_size");
-    m->n_chosen = r->top_k;
-    m->joins_experts = true;
+    m->moe.n_chosen = r->top_k;
+    m->moe.joins = true;
     return status_ok();
 }
 
@@ -134,10 +135,11 @@ struct status arch_derive_typed(struct arch_reading *r)
     TRY(check_unread(r));
     TRY(check_small(r));
     TRY(check_rope(r));
-    if (!m->full_k_is_v || m->n_full_kv_heads == 0) m->n_full_kv_heads = m->n_kv_heads;
-    if (r->layer_config != NULL) TRY(take_layer_config(r));
-    if (m->full_dim == 0) return arch_field_missing(r, "global_head_dim");
-    m->v_norm = m->layer_scale = true;
+    if (!m->attn.full_k_is_v || m->attn.n_full_kv_heads == 0)
+        m->attn.n_full_kv_heads = m->attn.n_kv_heads;
+    if (r->node.layer_config != NULL) TRY(take_layer_config(r));
+    if (m->attn.full_dim == 0) return arch_field_missing(r, "global_head_dim");
+    m->attn.v_norm = m->layer_scale = true;
     return take_experts(r);
 }
 
@@ -145,17 +147,17 @@ struct status arch_derive_typed_heads(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     if (!m->family->typed_heads) return status_ok();
-    const uint32_t wide = (m->full_dim + LANES - 1) / LANES * LANES;
-    if (wide > m->head_dim) m->head_dim = wide;
-    m->rotary = m->full_dim;
-    if (m->full_dim % 2 != 0)
+    const uint32_t wide = (m->attn.full_dim + LANES - 1) / LANES * LANES;
+    if (wide > m->attn.head_dim) m->attn.head_dim = wide;
+    m->attn.rotary = m->attn.full_dim;
+    if (m->attn.full_dim % 2 != 0)
         return status_make(STATUS_INPUT, "%s: global_head_dim: expected an even number, found %u",
-                           r->what, m->full_dim);
-    if (m->n_kv_heads % m->n_full_kv_heads == 0) return status_ok();
+                           r->what, m->attn.full_dim);
+    if (m->attn.n_kv_heads % m->attn.n_full_kv_heads == 0) return status_ok();
     return status_make(STATUS_INPUT,
                        "%s: num_global_key_value_heads: expected a divisor of the %u "
                        "num_key_value_heads, found %u",
-                       r->what, m->n_kv_heads, m->n_full_kv_heads);
+                       r->what, m->attn.n_kv_heads, m->attn.n_full_kv_heads);
 }
 
 /* Checks that "per_layer_config" has the layers without a window, all with the same heads. */
@@ -166,19 +168,19 @@ static struct status check_layer_config(const struct arch_reading *r)
     const char *key;
     const struct js_node *value;
     uint32_t n = 0, n_full = 0;
-    for (uint32_t l = 0; l < m->n_layers; l++) n_full += !m->layer_has_window[l];
-    for (; js_next(r->layer_config, &it, &key, &value); n++) {
+    for (uint32_t l = 0; l < m->n_layers; l++) n_full += !m->layer.has_window[l];
+    for (; js_next(r->node.layer_config, &it, &key, &value); n++) {
         char *end;
-        uint32_t heads[2] = {m->query_dim, m->n_kv_heads};
+        uint32_t heads[2] = {m->attn.query_dim, m->attn.n_kv_heads};
         const unsigned long l = strtoul(key, &end, 10);
         TRY(read_layer(r, key, value, heads));
-        if (*end == 0 && end != key && l < m->n_layers && !m->layer_has_window[l] &&
-            heads[0] == m->full_dim && heads[1] == m->n_full_kv_heads)
+        if (*end == 0 && end != key && l < m->n_layers && !m->layer.has_window[l] &&
+            heads[0] == m->attn.full_dim && heads[1] == m->attn.n_full_kv_heads)
             continue;
         return status_make(STATUS_INPUT,
                            "%s: per_layer_config: layer %s: expected a layer of full_attention "
                            "with %u KV heads of %u elements, as the first one has",
-                           r->what, key, m->n_full_kv_heads, m->full_dim);
+                           r->what, key, m->attn.n_full_kv_heads, m->attn.full_dim);
     }
     if (n == n_full) return status_ok();
     return status_make(STATUS_INPUT,
@@ -190,13 +192,13 @@ struct status arch_check_typed(const struct arch_reading *r)
 {
     const struct arch *m = &r->m;
     if (!m->family->typed_heads) return status_ok();
-    if (r->layer_types == NULL)
+    if (r->node.layer_types == NULL)
         return status_make(STATUS_INPUT,
                            "%s: field \"layer_types\": expected a list of %u, found nothing",
                            r->what, m->n_layers);
-    if (m->window == 0) return arch_field_missing(r, "sliding_window");
-    if (m->layer_has_window[m->n_layers - 1])
+    if (m->attn.window == 0) return arch_field_missing(r, "sliding_window");
+    if (m->layer.has_window[m->n_layers - 1])
         return status_make(STATUS_INPUT, "%s: layer_types: expected \"full_attention\" at the end",
                            r->what);
-    return r->layer_config != NULL ? check_layer_config(r) : status_ok();
+    return r->node.layer_config != NULL ? check_layer_config(r) : status_ok();
 }

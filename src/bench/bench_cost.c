@@ -39,12 +39,12 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
     const enum dtype kv_dtype = j->o->model.kv_dtype;
     uint32_t n_cached = 0, n_indexed = 0;
     *cost = (struct bench_cost){
-        .n_experts = m->n_experts, .n_chosen = m->n_chosen, .window = m->window};
+        .n_experts = m->moe.n_experts, .n_chosen = m->moe.n_chosen, .window = m->attn.window};
     for (uint32_t i = 0; i < m->n_layers; i++) {
         n_cached += arch_layer_has_kv(m, i);
         n_indexed += arch_has_index(m, i);
-        cost->n_moe_layers += m->layer_is_moe[i];
-        cost->windowed += m->layer_has_window[i] ? 1.0 / m->n_layers : 0;
+        cost->n_moe_layers += m->layer.is_moe[i];
+        cost->windowed += m->layer.has_window[i] ? 1.0 / m->n_layers : 0;
     }
     const double experts = expert_bytes_here(w);
     const bool lone_embedding = w->embed.data != NULL && w->embed.data != w->head.data;
@@ -56,16 +56,16 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
         (double)cost->n_moe_layers * layout_n_places(j->layout) * j->layout->n_expert_replicas;
     if (n_copies > 0) cost->expert_bytes = (double)sums[1] / n_copies;
     cost->kv_token_bytes =
-        (double)(kv_pool_block_bytes(n_cached, m->n_kv_heads, m->head_dim, kv_dtype,
-                                     m->kv_lora > 0) +
+        (double)(kv_pool_block_bytes(n_cached, m->attn.n_kv_heads, m->attn.head_dim, kv_dtype,
+                                     m->attn.kv_lora > 0) +
                  (uint64_t)n_indexed * kv_pool_index_bytes(kv_dtype, m->index.dim)) /
         KV_BLOCK_TOKENS;
     cost->row_flops = 2.0 * (double)arch_token_params(m);
     cost->head_flops = 2.0 * m->width * m->vocab;
-    cost->attention_flops = 4.0 * m->n_heads * m->head_dim * n_cached;
-    cost->counts_experts = m->n_experts > 0 && j->layout->n_ranks == 1;
+    cost->attention_flops = 4.0 * m->attn.n_heads * m->attn.head_dim * n_cached;
+    cost->counts_experts = m->moe.n_experts > 0 && j->layout->n_ranks == 1;
     if (!cost->counts_experts) return status_ok();
-    return mem_alloc(&cost->load, (size_t)m->n_layers * m->n_experts, sizeof *cost->load,
+    return mem_alloc(&cost->load, (size_t)m->n_layers * m->moe.n_experts, sizeof *cost->load,
                      "expert load");
 }
 

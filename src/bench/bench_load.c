@@ -103,10 +103,10 @@ static struct status turn_plain(struct job *j, double *seconds)
                       .end = share * (rank + 1) < n ? share * (rank + 1) : n};
     p.read_bytes = p.is_cold ? DIRECT_BYTES : READ_BYTES;
     p.next = p.begin;
-    struct status st = plain_open(&p, ckpt_path(j->ckpt), team_size(j->team));
+    struct status st = plain_open(&p, ckpt_path(j->ckpt), team_size(j->compute.team));
     comm_barrier(j->comm, COMM_WORLD);
     const uint64_t since = clock_ns();
-    if (!status_failed(&st)) team_run(j->team, 1, plain_read, &p);
+    if (!status_failed(&st)) team_run(j->compute.team, 1, plain_read, &p);
     *seconds = slowest(j, clock_ns() - since);
     if (p.error != 0) st = status_make(STATUS_IO, "%s: %s", ckpt_path(j->ckpt), strerror(p.error));
     mem_unmap(&p.to, p.n_bytes);

@@ -200,7 +200,7 @@ void bench_report_print(const struct bench_report *r)
     printf("%s, %.3f GB of weights here, %u ranks = dp %u x pp %u x tp %u, kernels %s, %u threads "
            "a rank, KV %s\n",
            j->layout_model.name, (double)j->weights->n_bytes * 1e-9, l->n_ranks, l->dp, l->pp,
-           l->tp, j->kern.name, j->n_threads, kv_dtype_name(j->o->model.kv_dtype));
+           l->tp, j->compute.kern.name, j->compute.n_threads, kv_dtype_name(j->o->model.kv_dtype));
     printf("all ranks together: reads %.1f GB/s, f32 %.1f GFLOP/s, int8 %.1f GOP/s; peak memory "
            "%.0f MiB a rank, %.0f MiB in all\n",
            r->machine.read_gbs, bench_machine_fma(&r->machine), best_int8(&r->machine),
@@ -313,9 +313,9 @@ void bench_report_json(const struct bench_report *r, struct strbuf *s)
                   "\"kernels\":\"%s\",\"threads\":%u,\"kv_dtype\":\"%s\",\"step_tokens\":%u,"
                   "\"chunk\":%u,\"mode\":\"%s\",\"warmup\":%u,\"experts_counted\":%s,"
                   "\"peak_bytes_a_rank\":%llu,\"peak_bytes\":%llu,\"machine\":",
-                  l->n_ranks, l->tp, l->pp, l->dp, l->ep, l->etp, j->kern.name, j->n_threads,
-                  kv_dtype_name(j->o->model.kv_dtype), (uint32_t)j->o->schedule.step_tokens,
-                  (uint32_t)j->o->schedule.chunk_tokens,
+                  l->n_ranks, l->tp, l->pp, l->dp, l->ep, l->etp, j->compute.kern.name,
+                  j->compute.n_threads, kv_dtype_name(j->o->model.kv_dtype),
+                  (uint32_t)j->o->schedule.step_tokens, (uint32_t)j->o->schedule.chunk_tokens,
                   flag_word_of(FLAG_WORDS(BENCH_MODE_WORDS), (int32_t)j->o->bench->flags.mode),
                   j->o->bench->flags.n_warmup, l->n_ranks == 1 ? "true" : "false",
                   (unsigned long long)r->peak_bytes_max, (unsigned long long)r->peak_bytes_all);

@@ -75,9 +75,9 @@ static struct status bench_run_make_request(struct run *r, size_t i)
     }
     strbuf_fini(&line);
     TRY(st);
-    if (r->requests[i]->error_code != NULL) {
+    if (r->requests[i]->error.code != NULL) {
         return status_make(STATUS_USAGE, "prompts of %u tokens, %u answers: %s", r->c->prompt,
-                           r->c->output, r->requests[i]->error_message);
+                           r->c->output, r->requests[i]->error.message);
     }
     r->requests[i]->index = r->requests[i]->order = i;
     return status_ok();
@@ -96,8 +96,8 @@ static struct status run_init(struct run *r, struct serve_summary *stats)
     const struct scheduler_options so = {.rules = &b->rules,
                                          .n_replicas = (int32_t)dp,
                                          .n_groups = (int32_t)j->layout->pp,
-                                         .n_blocks = (int32_t)j->n_kv_blocks,
-                                         .n_state_slots = (int32_t)j->n_state_slots,
+                                         .n_blocks = (int32_t)j->pools.n_kv_blocks,
+                                         .n_state_slots = (int32_t)j->pools.n_state_slots,
                                          .tables = job_tables(j),
                                          .flags = flags};
     TRY(mem_alloc(&r->requests, r->n, sizeof *r->requests, "requests"));
@@ -137,8 +137,8 @@ static struct status bench_run_take_finished(struct run *r)
         const uint64_t since = r->submitted_ns[q->index];
         r->n_done++;
         r->out->n_output_tokens += q->n_tokens - q->n_prompt;
-        if (q->error_code != NULL) {
-            st = status_make(STATUS_INPUT, "a synthetic request failed: %s", q->error_message);
+        if (q->error.code != NULL) {
+            st = status_make(STATUS_INPUT, "a synthetic request failed: %s", q->error.message);
         } else if (r->ttft != NULL) {
             latency_add(r->ttft, q->first_token_ns - since);
             latency_add(r->e2e, q->last_token_ns - since);
@@ -333,7 +333,7 @@ static struct status repeat_paired(struct bench *b, const struct bench_case *c,
     if (b->paired.memory.base == NULL) {
         b->peak_bytes = engine_stats_of(b->j->engine).peak_bytes;
         const size_t least = bench_read_bytes(b->j->topo, BENCH_PASS_LEAST);
-        TRY(bench_paired_init(&b->paired, b->j->team, bench_cost_token(&b->cost), least));
+        TRY(bench_paired_init(&b->paired, b->j->compute.team, bench_cost_token(&b->cost), least));
     }
     bench_paired_begin(&b->paired);
     return bench_run_repeat(b, c, out, NULL, parts);
@@ -469,9 +469,9 @@ static struct status bench_run_report(struct bench_report *r, const char *json)
 static struct status bench_run_measure(struct bench *b, struct bench_result *results)
 {
     struct job *j = b->j;
-    if (b->o->flags.paired_peaks && (j->layout->n_ranks > 1 || j->kern.device != NULL)) {
+    if (b->o->flags.paired_peaks && (j->layout->n_ranks > 1 || j->compute.kern.device != NULL)) {
         return status_make(STATUS_USAGE, "--paired-peaks: for one rank on a CPU, found %u ranks%s",
-                           j->layout->n_ranks, j->kern.device != NULL ? " on devices" : "");
+                           j->layout->n_ranks, j->compute.kern.device != NULL ? " on devices" : "");
     }
     TRY(comm_agree(j->comm, bench_check_json(j->comm, b->o->flags.json)));
     TRY(comm_agree(j->comm, bench_cost_init(&b->cost, j)));
@@ -482,7 +482,7 @@ static struct status bench_run_measure(struct bench *b, struct bench_result *res
     if (b->o->flags.turns) return status_ok();
     struct bench_report r = {.j = j, .results = results, .n = count_cases(b->o)};
     gather_peak_bytes(b, &r);
-    TRY(bench_machine_measure(j->comm, j->topo, j->team, true, &r.machine));
+    TRY(bench_machine_measure(j->comm, j->topo, j->compute.team, true, &r.machine));
     return comm_agree(j->comm, bench_run_report(&r, b->o->flags.json));
 }
 

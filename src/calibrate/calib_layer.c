@@ -92,13 +92,13 @@ static void add_attention(struct calib *c, const struct finder *f, struct layer 
 {
     const struct arch *m = c->o->model;
     add_unit(c, TAP_ATTENTION, 0);
-    if (m->kv_lora == 0) {
+    if (m->attn.kv_lora == 0) {
         calib_layer_add_member(c, f, WEIGHT_Q, &w->attention.q);
         calib_layer_add_member(c, f, WEIGHT_K, &w->attention.k);
         calib_layer_add_member(c, f, WEIGHT_V, &w->attention.v);
     } else {
-        calib_layer_add_member(c, f, m->q_lora > 0 ? WEIGHT_Q_A : WEIGHT_Q,
-                               m->q_lora > 0 ? &w->attention.latent.q_a : &w->attention.q);
+        calib_layer_add_member(c, f, m->attn.q_lora > 0 ? WEIGHT_Q_A : WEIGHT_Q,
+                               m->attn.q_lora > 0 ? &w->attention.latent.q_a : &w->attention.q);
         calib_layer_add_member(c, f, WEIGHT_KV_A, &w->attention.latent.kv_a);
         calib_layer_add_member(c, f, WEIGHT_K_ROPE, &w->attention.latent.k_rope);
     }
@@ -106,7 +106,7 @@ static void add_attention(struct calib *c, const struct finder *f, struct layer 
         calib_layer_add_member(c, f, WEIGHT_INDEX_K, &w->attention.latent.index.k);
         calib_layer_add_member(c, f, WEIGHT_INDEX_MIX, &w->attention.latent.index.mix);
     }
-    if (m->q_lora > 0) {
+    if (m->attn.q_lora > 0) {
         add_unit(c, TAP_Q_LATENT, 0);
         calib_layer_add_member(c, f, WEIGHT_Q, &w->attention.q);
         if (arch_has_index(m, c->layer))
@@ -131,7 +131,7 @@ static void add_experts(struct calib *c, const struct finder *f, struct layer *w
  * reads some of them. */
 static void add_ffn(struct calib *c, const struct finder *f, struct layer *w)
 {
-    const bool shared = w->is_moe && c->o->model->shared_ffn > 0;
+    const bool shared = w->is_moe && c->o->model->moe.shared_ffn > 0;
     add_unit(c, TAP_FFN, 0);
     if (w->is_moe) calib_layer_add_member(c, f, WEIGHT_ROUTER, &w->moe.router);
     if (w->ffn.mix.n_out > 0) calib_layer_add_member(c, f, WEIGHT_SHARED_MIX, &w->ffn.mix);

@@ -68,9 +68,9 @@ static bool may_scale(struct calib *c, const struct calib_unit *u)
     if (u->site == TAP_FFN) return all_quantized(u) && experts_quantized(c);
     if (after_norm(u)) return all_quantized(u);
     if (c->o->method == CALIBRATE_SMOOTHQUANT || maker == NULL) return false;
-    if (u->site == TAP_O && (m->qkv_bias || m->clip_qkv > 0))
+    if (u->site == TAP_O && (m->attn.qkv_bias || m->attn.clip_qkv > 0))
         return false; /* the bias or the clamp would have to be scaled too */
-    if (u->site == TAP_EXPERT_DOWN && m->expert_bias) return false; /* likewise the bias of up */
+    if (u->site == TAP_EXPERT_DOWN && m->moe.bias) return false; /* likewise the bias of up */
     if (u->site == TAP_DOWN && m->ffn_bias) return false;
     return all_quantized(u) && maker->format.kind != QUANT_NONE;
 }
@@ -78,13 +78,14 @@ static bool may_scale(struct calib *c, const struct calib_unit *u)
 /* Averages the scales of the query heads that share a kv head, in place: s [H value_dim]. */
 static void share_heads(const struct arch *m, float *s)
 {
-    const uint32_t per_kv = m->n_heads / m->n_kv_heads;
-    for (uint32_t g = 0; g < m->n_kv_heads; g++) {
-        for (uint32_t d = 0; d < m->value_dim; d++) {
+    const uint32_t per_kv = m->attn.n_heads / m->attn.n_kv_heads;
+    for (uint32_t g = 0; g < m->attn.n_kv_heads; g++) {
+        for (uint32_t d = 0; d < m->attn.value_dim; d++) {
             double sum = 0;
-            for (uint32_t h = 0; h < per_kv; h++) sum += s[(g * per_kv + h) * m->value_dim + d];
+            for (uint32_t h = 0; h < per_kv; h++)
+                sum += s[(g * per_kv + h) * m->attn.value_dim + d];
             for (uint32_t h = 0; h < per_kv; h++) {
-                s[(g * per_kv + h) * m->value_dim + d] = (float)(sum / per_kv);
+                s[(g * per_kv + h) * m->attn.value_dim + d] = (float)(sum / per_kv);
             }
         }
     }
@@ -203,9 +204,10 @@ static struct status choose_smooth(struct calib *c)
 /* Keeps each kv head's scales only once, because v has fewer outputs than o has inputs. */
 static void compact_heads(const struct arch *m, const float *s, float *out)
 {
-    const uint32_t per_kv = m->n_heads / m->n_kv_heads;
-    for (uint32_t g = 0; g < m->n_kv_heads; g++) {
-        memcpy(out + g * m->value_dim, s + g * per_kv * m->value_dim, m->value_dim * sizeof *out);
+    const uint32_t per_kv = m->attn.n_heads / m->attn.n_kv_heads;
+    for (uint32_t g = 0; g < m->attn.n_kv_heads; g++) {
+        memcpy(out + g * m->attn.value_dim, s + g * per_kv * m->attn.value_dim,
+               m->attn.value_dim * sizeof *out);
     }
 }
 

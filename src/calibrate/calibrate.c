@@ -61,7 +61,7 @@ static struct status check_unquantized(const struct calib *c)
                            c->o->model->delta.is_mamba ? "Mamba-2 scan" : "gated delta rule",
                            c->o->model->family->title);
     }
-    if (c->o->model->n_full_kv_heads > 0) {
+    if (c->o->model->attn.n_full_kv_heads > 0) {
         return status_make(STATUS_USAGE,
                            "--calibration: not implemented for %s, whose layers without a window "
                            "have KV heads of another number or width; rounding (--method rtn "

@@ -54,7 +54,7 @@ static struct status pack_open(struct pack *p, const char *model)
     const char *config = ckpt_config_json(p->ckpt, &n);
     TRY(status_wrap(arch_parse(config, n, "config.json", &p->model), "%s", model));
     TRY(weights_check(&p->model, p->ckpt, &p->layout_model));
-    if (p->model.n_experts == 0)
+    if (p->model.moe.n_experts == 0)
         return status_make(STATUS_USAGE, "%s: only experts are packed, and this model has none",
                            model);
     TRY(kern_select(NULL, &p->kern));

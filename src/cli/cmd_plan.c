@@ -162,7 +162,8 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
                                     .flags = flags};
     struct status st;
     bool fits = true;
-    m->keeps_windows = o->flags.gpus_per_node > 0 || context <= m->arch->window || m->arch->encoder;
+    m->keeps_windows =
+        o->flags.gpus_per_node > 0 || context <= m->arch->attn.window || m->arch->encoder;
     TRY_GOTO(st, mem_alloc(&layout, 1, sizeof *layout, "layout"), done);
     TRY_GOTO(st, mem_alloc(&order, t->n_ranks, sizeof *order, "rank order"), done);
     TRY_GOTO(st, weights_fit_layout(&fit, m, &budget, layout, order, &fits), done);

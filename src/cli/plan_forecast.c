@@ -144,7 +144,7 @@ static struct status fit_weights(const struct forecasts *f, struct nodes *n,
     if (fit.place != WEIGHTS_STREAM && n->budget.rank_bytes == 0) return status_ok();
     const struct status st = weights_fit_layout(&fit, f->model, &n->budget, &c->l, n->order, &fits);
     /* the layout that was asked for may be impossible with this number of ranks */
-    return st.code == STATUS_USAGE && f->model->arch->n_experts > 0 ? status_ok() : st;
+    return st.code == STATUS_USAGE && f->model->arch->moe.n_experts > 0 ? status_ok() : st;
 }
 
 static struct status find_best(const struct forecasts *f, struct nodes *n)
@@ -393,7 +393,7 @@ static struct status settle(struct forecasts *f)
     }
     if (f->disk_bytes_s > 0) f->node.disk_bytes_s = f->disk_bytes_s;
     f->estimate = (struct layout_estimate){.step_s = cost_reference_s, .user = &f->node};
-    f->model->keeps_windows = context <= f->model->arch->window;
+    f->model->keeps_windows = context <= f->model->arch->attn.window;
     f->budget = (struct layout_budget){
         .kv = kv_layout(job->model.kv_dtype),
         .step_tokens = (uint32_t)job->schedule.step_tokens,

@@ -67,15 +67,16 @@ static void count_attention(struct cost_stage *s, const struct cost_model *m, ui
 {
     const struct arch *a = m->l->model.arch;
     const double heads = range_count(layout_heads(m->l, tp));
-    const double kv = a->kv_lora > 0 ? 1 : range_count(layout_kv_heads(m->l, tp));
-    if (a->layer_is_delta[layer]) count_recurrent(s, m, tp);
+    const double kv = a->attn.kv_lora > 0 ? 1 : range_count(layout_kv_heads(m->l, tp));
+    if (a->layer.is_delta[layer]) count_recurrent(s, m, tp);
     if (!arch_layer_has_kv(a, layer)) return;
-    const bool windowed = a->index.n_heads > 0 || (a->window > 0 && a->layer_has_window[layer]);
-    s->attention[windowed ? COST_WINDOWED : COST_FULL] += heads * a->head_dim;
+    const bool windowed =
+        a->index.n_heads > 0 || (a->attn.window > 0 && a->layer.has_window[layer]);
+    s->attention[windowed ? COST_WINDOWED : COST_FULL] += heads * a->attn.head_dim;
     /* an index only multiplies to score a position: half of attention's work for one */
     if (arch_has_index(a, layer))
         s->attention[COST_FULL] += (double)a->index.n_heads * a->index.dim / 2;
-    s->rope += (heads + 2 * kv) * a->head_dim;
+    s->rope += (heads + 2 * kv) * a->attn.head_dim;
 }
 
 static void count_ffn(struct cost_stage *s, const struct cost_model *m, uint32_t layer,
@@ -98,8 +99,8 @@ static void count_ffn(struct cost_stage *s, const struct cost_model *m, uint32_t
 
 double cost_window(const struct arch *a)
 {
-    if (a->encoder) return 2.0 * a->window - (a->window > 0); /* to both sides */
-    return a->index.n_heads > 0 ? a->index.n_chosen : a->window;
+    if (a->encoder) return 2.0 * a->attn.window - (a->attn.window > 0); /* to both sides */
+    return a->index.n_heads > 0 ? a->index.n_chosen : a->attn.window;
 }
 
 static void count_stage(struct cost_model *m, uint32_t pp)
@@ -114,12 +115,12 @@ static void count_stage(struct cost_model *m, uint32_t pp)
         count_attention(s, m, i, place.tp);
         count_ffn(s, m, i, &place);
         s->n_layers++;
-        if (!a->layer_lacks_mixer[i]) {
+        if (!a->layer.lacks_mixer[i]) {
             s->n_sums++; /* of o */
             s->norm += a->width;
             s->n_ops += OPS_ATTENTION;
         }
-        if (!a->layer_lacks_ffn[i]) {
+        if (!a->layer.lacks_ffn[i]) {
             s->norm += a->width;
             s->n_ops += OPS_DENSE;
         }
@@ -198,7 +199,7 @@ struct status cost_model_init(struct cost_model *m, const struct node *node, con
     m->network_s = node->network_s > 0 ? node->network_s : 5e-6;
     const uint32_t group = l->ep * l->etp;
     m->n_batches = group > l->tp ? group / l->tp : 1;
-    if (l->model.arch->n_experts > 0) m->n_local = range_count(layout_experts(l, 0));
+    if (l->model.arch->moe.n_experts > 0) m->n_local = range_count(layout_experts(l, 0));
     for (uint32_t pp = 0; pp < l->pp; pp++) count_stage(m, pp);
     m->is_cached = m->ranks * cost_rank_bytes(m) < node->cache_bytes / 2;
     return status_ok();

@@ -102,7 +102,7 @@ static void add_linears(const struct cost_model *m, enum node_format f, double n
 static double touched_part(const struct cost_model *m, double n_rows)
 {
     const struct arch *a = m->l->model.arch;
-    return 1 - pow(1 - (double)a->n_chosen / a->n_experts, n_rows * m->n_batches);
+    return 1 - pow(1 - (double)a->moe.n_chosen / a->moe.n_experts, n_rows * m->n_batches);
 }
 
 /* Adds the experts' linears and gates for the rows of n_batches replicas. */
@@ -111,7 +111,7 @@ static void cost_experts(const struct cost_model *m, const struct cost_stage *s,
 {
     const struct arch *a = m->l->model.arch;
     const double all = n_rows * m->n_batches, n_places = layout_n_places(m->l);
-    const double chosen = all * a->n_chosen * m->n_local / n_places;
+    const double chosen = all * a->moe.n_chosen * m->n_local / n_places;
     const double touched = m->n_local * touched_part(m, n_rows);
     if (chosen <= 0 || touched <= 0 || s->n_moe_layers == 0) return;
     for (int f = 0; f < NODE_FORMAT_COUNT; f++)
@@ -129,7 +129,7 @@ static void cost_attention(const struct cost_model *m, const struct cost_stage *
 {
     const struct node *node = m->node;
     const double n_many = rows->n_rows - rows->n_one;
-    const bool latent = m->l->model.arch->kv_lora > 0; /* all heads read the same rows */
+    const bool latent = m->l->model.arch->attn.kv_lora > 0; /* all heads read the same rows */
     for (int kind = 0; kind < COST_KINDS; kind++) {
         double seconds = 0;
         if (rows->n_one > 0)
@@ -193,7 +193,7 @@ static double exchange_s(const struct cost_model *m, double n_rows)
                2.0 * l->expert_hosts * m->network_s;
     }
     if (n == l->tp) return 3 * barrier_s(m) + copy_s(m, n_rows * width * 4);
-    const double moved = n_rows / l->tp * l->model.arch->n_chosen * (n - 1) / n;
+    const double moved = n_rows / l->tp * l->model.arch->moe.n_chosen * (n - 1) / n;
     return 4 * barrier_s(m) + copy_s(m, moved * width * 4 * 2);
 }
 

@@ -54,7 +54,7 @@ static struct status make_last_stage(struct engine *e)
     TRY(mem_alloc(&e->wants, t, sizeof *e->wants, "engine"));
     TRY(mem_alloc(&e->got, t, sizeof *e->got, "engine"));
     TRY(mem_alloc(&e->scores, t, sizeof *e->scores, "engine"));
-    TRY(mem_alloc(&e->counters, 2 * t, sizeof *e->counters, "engine"));
+    TRY(mem_alloc(&e->pipe.counters, 2 * t, sizeof *e->pipe.counters, "engine"));
     if (e->o.model->n_predict > 0) TRY(make_guesses(e));
     return mem_ops_alloc(e->o.kern, &e->normed, t * e->o.model->width, sizeof *e->normed, "engine");
 }
@@ -63,11 +63,11 @@ static struct status make_buffers(struct engine *e)
 {
     const size_t n_bytes = hidden_bytes(e->o.max_rows, e->o.model->width);
     for (int i = 0; i < N_HIDDEN; i++) {
-        TRY(mem_ops_alloc(e->o.kern, &e->hidden[i], n_bytes, 1, "hidden rows"));
-        e->wire[i] = e->hidden[i];
+        TRY(mem_ops_alloc(e->o.kern, &e->pipe.hidden[i], n_bytes, 1, "hidden rows"));
+        e->pipe.wire[i] = e->pipe.hidden[i];
         if (e->o.kern->device == NULL) continue;
-        e->wire[i] = NULL;
-        TRY(mem_alloc(&e->wire[i], n_bytes, 1, "hidden rows"));
+        e->pipe.wire[i] = NULL;
+        TRY(mem_alloc(&e->pipe.wire[i], n_bytes, 1, "hidden rows"));
     }
     const size_t n_tables = e->groups.n_full + e->groups.n_windowed;
     TRY(mem_alloc(&e->seqs, e->o.max_rows * n_tables, sizeof *e->seqs, "engine"));
@@ -103,9 +103,9 @@ static void expect_hidden(struct engine *e, uint64_t run)
 {
     const size_t i = hidden_slot(e, run);
     if (device_pipe_receives(e->o.kern)) return; /* received when their number is known */
-    await_sent(e, &e->sent[i]);
-    comm_recv_start(e->o.comm, rank_in_pipe(e, e->place.pp - 1), COMM_TAG_HIDDEN, e->wire[i],
-                    hidden_bytes(e->o.max_rows, e->o.model->width), &e->received[i]);
+    await_sent(e, &e->pipe.sent[i]);
+    comm_recv_start(e->o.comm, rank_in_pipe(e, e->place.pp - 1), COMM_TAG_HIDDEN, e->pipe.wire[i],
+                    hidden_bytes(e->o.max_rows, e->o.model->width), &e->pipe.received[i]);
 }
 
 struct status engine_create(const struct engine_options *options, struct engine **out)
@@ -120,7 +120,7 @@ struct status engine_create(const struct engine_options *options, struct engine 
     e->is_last = e->place.pp + 1 == e->o.layout->pp;
     e->is_lead = e->o.rank == 0;
     e->is_stage_root = e->place.dp == 0 && e->place.tp == 0;
-    step_result_init(&e->result);
+    step_result_init(&e->result.own);
     struct status st = stage_create(&e->o, &e->stage);
     if (!status_failed(&st)) st = engine_create_tier(e, &options->tier);
     if (!status_failed(&st)) st = make_buffers(e);
@@ -148,15 +148,15 @@ void engine_destroy(struct engine **engine)
     }
     mem_free(&e->outgoing);
     for (int i = 0; i < N_HIDDEN; i++) {
-        comm_wait(e->o.comm, &e->sent[i]);
-        comm_cancel(e->o.comm, &e->received[i]);
+        comm_wait(e->o.comm, &e->pipe.sent[i]);
+        comm_cancel(e->o.comm, &e->pipe.received[i]);
         if (device_pipe_sends(e->o.kern)) device_pipe_claim(e->o.kern, (uint32_t)i);
-        if (e->wire[i] != e->hidden[i]) mem_free(&e->wire[i]);
-        mem_ops_free(e->o.kern, &e->hidden[i]);
+        if (e->pipe.wire[i] != e->pipe.hidden[i]) mem_free(&e->pipe.wire[i]);
+        mem_ops_free(e->o.kern, &e->pipe.hidden[i]);
     }
     for (int i = 0; i < N_RESULTS; i++) {
-        comm_wait(e->o.comm, &e->result_sends[i]);
-        plan_message_fini(&e->result_messages[i]);
+        comm_wait(e->o.comm, &e->result.sends[i]);
+        plan_message_fini(&e->result.messages[i]);
     }
     engine_destroy_hidden(e);
     comm_wait(e->o.comm, &e->moves.moved_send);
@@ -169,7 +169,7 @@ void engine_destroy(struct engine **engine)
     plan_message_fini(&e->incoming);
     plan_message_fini(&e->shared);
     step_plan_fini(&e->plan);
-    step_result_fini(&e->result);
+    step_result_fini(&e->result.own);
     vocab_parallel_destroy(&e->vocab);
     stage_destroy(&e->stage);
     mem_free(&e->seqs);
@@ -184,7 +184,7 @@ void engine_destroy(struct engine **engine)
     mem_free(&e->guess.wants);
     mem_free(&e->guess.got);
     mem_ops_free(e->o.kern, &e->normed);
-    mem_free(&e->counters);
+    mem_free(&e->pipe.counters);
     mem_free(&e->scores);
     mem_free(&e->pooled);
     mem_free(&e->tops);
@@ -217,7 +217,7 @@ static struct status predict(struct engine *e, const struct step_plan *plan, con
     TRY(stage_predict(e->stage, e->seqs, b->n_runs, in_halves(e, plan), e->guess.next, h));
     stage_predicted_norm(e->stage, e->guess.rows, e->guess.n, e->normed);
     return vocab_parallel_run(e->vocab, &e->o.weights->head, e->normed, e->guess.wants, e->guess.n,
-                              e->guess.got, &e->result);
+                              e->guess.got, &e->result.own);
 }
 
 static struct status finish_batch(struct engine *e, const struct step_plan *plan,
@@ -225,13 +225,13 @@ static struct status finish_batch(struct engine *e, const struct step_plan *plan
 {
     size_t n;
     TRY(engine_list_wants(e, b, &n));
-    step_result_clear(&e->result, plan->step, (int32_t)e->place.dp, (int32_t)e->o.model->vocab);
+    step_result_clear(&e->result.own, plan->step, (int32_t)e->place.dp, (int32_t)e->o.model->vocab);
     stage_final_norm(e->stage, h, e->rows, n, e->normed);
     /* the counters `bad` and `dropped` are contiguous */
     if (e->place.tp == 0)
-        mem_ops_get_later(e->o.kern, e->counters, h->bad, 2 * h->n_rows * sizeof *h->bad);
+        mem_ops_get_later(e->o.kern, e->pipe.counters, h->bad, 2 * h->n_rows * sizeof *h->bad);
     TRY(vocab_parallel_run(e->vocab, &e->o.weights->head, e->normed, e->wants, n, e->got,
-                           &e->result));
+                           &e->result.own));
     TRY(predict(e, plan, b, h, n));
     if (e->place.tp != 0) return status_ok();
     mem_ops_arrive(e->o.kern);
@@ -239,11 +239,11 @@ static struct status finish_batch(struct engine *e, const struct step_plan *plan
     TRY(engine_write_result(e, b, n));
     TRY(engine_write_pools(e, b, h));
     const size_t slot = e->n_runs % N_RESULTS;
-    await_sent(e, &e->result_sends[slot]);
-    struct plan_message *m = &e->result_messages[slot];
-    TRY(step_result_pack(&e->result, m));
+    await_sent(e, &e->result.sends[slot]);
+    struct plan_message *m = &e->result.messages[slot];
+    TRY(step_result_pack(&e->result.own, m));
     comm_send_start(e->o.comm, 0, COMM_TAG_RESULT, m->words, m->n_words * sizeof *m->words,
-                    &e->result_sends[slot]);
+                    &e->result.sends[slot]);
     e->stats.n_sent++;
     return status_ok();
 }
@@ -254,26 +254,26 @@ static struct status finish_batch(struct engine *e, const struct step_plan *plan
 static struct status await_rows(struct engine *e, const struct batch *b, struct hidden *h)
 {
     const size_t i = hidden_slot(e, e->n_runs);
-    *h = hidden_view(e->hidden[i], b->n_rows, e->o.model->width);
+    *h = hidden_view(e->pipe.hidden[i], b->n_rows, e->o.model->width);
     if (device_pipe_sends(e->o.kern)) device_pipe_claim(e->o.kern, (uint32_t)i);
     if (e->is_first) {
-        await_sent(e, &e->sent[i]);
+        await_sent(e, &e->pipe.sent[i]);
         return status_ok();
     }
     if (device_pipe_receives(e->o.kern)) {
-        device_pipe_receive(e->o.kern, (uint32_t)i, e->hidden[i],
+        device_pipe_receive(e->o.kern, (uint32_t)i, e->pipe.hidden[i],
                             hidden_bytes(b->n_rows, e->o.model->width));
         return status_ok();
     }
     const uint64_t since = clock_ns();
-    const size_t n_bytes = comm_wait(e->o.comm, &e->received[i]);
+    const size_t n_bytes = comm_wait(e->o.comm, &e->pipe.received[i]);
     mark_wait(e, TRACE_WAIT_ROWS, since);
     const size_t expected = hidden_bytes(b->n_rows, e->o.model->width);
     if (n_bytes != expected) {
         return status_make(STATUS_BUG, "hidden rows: expected %zu bytes for %zu rows, found %zu",
                            expected, b->n_rows, n_bytes);
     }
-    mem_ops_put(e->o.kern, e->hidden[i], e->wire[i], n_bytes);
+    mem_ops_put(e->o.kern, e->pipe.hidden[i], e->pipe.wire[i], n_bytes);
     expect_hidden(e, e->n_runs + 1);
     return status_ok();
 }
@@ -291,10 +291,10 @@ static struct status send_rows(struct engine *e, const struct hidden *h)
         device_pipe_send(e->o.kern, (uint32_t)i, h->h, n_bytes);
         return device_status(e->o.kern->device);
     }
-    mem_ops_get(e->o.kern, e->wire[i], h->h, n_bytes);
+    mem_ops_get(e->o.kern, e->pipe.wire[i], h->h, n_bytes);
     TRY(device_status(e->o.kern->device));
-    comm_send_start(e->o.comm, rank_in_pipe(e, e->place.pp + 1), COMM_TAG_HIDDEN, e->wire[i],
-                    n_bytes, &e->sent[i]);
+    comm_send_start(e->o.comm, rank_in_pipe(e, e->place.pp + 1), COMM_TAG_HIDDEN, e->pipe.wire[i],
+                    n_bytes, &e->pipe.sent[i]);
     e->stats.n_sent++;
     return status_ok();
 }

@@ -253,8 +253,8 @@ struct status engine_write_result(struct engine *e, const struct batch *b, size_
         int64_t n_bad = 0, n_dropped = 0;
         const size_t row_end = t + (size_t)b->seqs[i].n_rows;
         for (; t < row_end; t++) {
-            n_bad += e->counters[t];
-            n_dropped += e->counters[b->n_rows + t];
+            n_bad += e->pipe.counters[t];
+            n_dropped += e->pipe.counters[b->n_rows + t];
         }
         for (; at < n_wants && e->rows[at] < row_end; at++) {
             n_bad += e->got[at].n_bad;
@@ -270,9 +270,9 @@ struct status engine_write_result(struct engine *e, const struct batch *b, size_
         }
         r.n_bad = clamp_count(n_bad);
         r.n_dropped = clamp_count(n_dropped);
-        TRY(step_result_add(&e->result, &r));
-        TRY(step_result_add_scores(&e->result, e->scores, (size_t)r.n_scores));
-        TRY(step_result_add_tops(&e->result, tops, (size_t)r.n_tops));
+        TRY(step_result_add(&e->result.own, &r));
+        TRY(step_result_add_scores(&e->result.own, e->scores, (size_t)r.n_scores));
+        TRY(step_result_add_tops(&e->result.own, tops, (size_t)r.n_tops));
         tops += r.n_tops;
     }
     return status_ok();
@@ -321,15 +321,15 @@ struct status engine_write_pools(struct engine *e, const struct batch *b, const 
 {
     const size_t width = e->o.model->width, n = list_pooled(e, b);
     const float *row;
-    e->result.width = (int32_t)width;
+    e->result.own.width = (int32_t)width;
     if (n == 0) return status_ok();
     TRY(engine_normed_rows(e, h, e->rows, n, &row));
     for (size_t i = 0; i < b->n_seqs; i++) {
         const struct plan_seq *s = &b->seqs[i];
-        struct result_seq *r = &e->result.seqs[i];
+        struct result_seq *r = &e->result.own.seqs[i];
         if ((s->want & PLAN_POOL) == 0) continue;
         int64_t *pool, n_bad = r->n_bad;
-        TRY(step_result_add_pool(&e->result, &pool));
+        TRY(step_result_add_pool(&e->result.own, &pool));
         r->n_pools = 1;
         for (int32_t k = 0; k < s->n_pool; k++, row += width) n_bad += pool_row(row, width, pool);
         r->n_bad = clamp_count(n_bad);

@@ -63,6 +63,22 @@ struct engine_hidden {
     size_t received_capacity;
 };
 
+/* Hidden rows on their way from stage to stage. */
+struct engine_pipe {
+    void *hidden[N_HIDDEN]; /* in the memory of the stage's kernels */
+    void *wire[N_HIDDEN]; /* copies in host memory, for messages; without a device the same pointers
+                           */
+    int32_t *counters;    /* last stage: [2 * max_rows] bad and dropped, host memory */
+    struct comm_request received[N_HIDDEN], sent[N_HIDDEN];
+};
+
+/* The results of steps on their way to the lead. */
+struct engine_results {
+    struct step_result own;
+    struct plan_message messages[N_RESULTS];
+    struct comm_request sends[N_RESULTS];
+};
+
 struct engine {
     struct stage_options o;
     struct layout_place place;
@@ -70,12 +86,8 @@ struct engine {
     struct stage *stage;
     struct vocab_parallel *vocab; /* last stage */
 
-    void *hidden[N_HIDDEN]; /* hidden rows in the memory of the stage's kernels */
-    void *wire[N_HIDDEN]; /* copies in host memory, for messages; without a device the same pointers
-                           */
-    int32_t *counters;    /* last stage: [2 * max_rows] bad and dropped, host memory */
-    struct comm_request received[N_HIDDEN], sent[N_HIDDEN];
-    uint64_t n_runs; /* steps run so far; selects the hidden buffer */
+    struct engine_pipe pipe;
+    uint64_t n_runs; /* steps run so far; selects the pipe's buffer */
 
     struct step_plan plan;          /* followers: the plan being run */
     struct plan_message incoming;   /* plan or result received */
@@ -83,9 +95,7 @@ struct engine {
     struct outgoing_plan *outgoing; /* lead: [pp + 1] */
     uint64_t n_submitted;
 
-    struct step_result result; /* last stage */
-    struct plan_message result_messages[N_RESULTS];
-    struct comm_request result_sends[N_RESULTS];
+    struct engine_results result; /* last stage */
 
     /* the step's runs of rows, and what the last stage computes from its rows; [max_rows] where
      * no other size is given */

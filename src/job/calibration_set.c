@@ -41,12 +41,12 @@ static struct status calibration_set_take_line(struct growing *g, const struct r
     struct request *r = NULL;
     struct status st = status_ok();
     if (line->kind == LINE_OK) TRY(request_create(rules, line->number, line->text, line->n, &r));
-    if (r != NULL && r->error_code == NULL && r->n_prompt > 0) {
+    if (r != NULL && r->error.code == NULL && r->n_prompt > 0) {
         st = add_sequence(g, r->tokens, r->n_prompt);
     } else {
         g->s->n_skipped++;
         log_line(LOG_WARN, "calibration line %llu is skipped: %s", (unsigned long long)line->number,
-                 r != NULL && r->error_message != NULL ? r->error_message : "no prompt in it");
+                 r != NULL && r->error.message != NULL ? r->error.message : "no prompt in it");
     }
     request_destroy(&r);
     return st;

@@ -185,12 +185,13 @@ static struct status dry_run_prepare(struct job *j)
     j->layout->n_ranks = 1;
     const uint32_t per_context =
         (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-    j->n_kv_blocks = o->run.kv_blocks > 0 ? o->run.kv_blocks : per_context * DRY_CONTEXTS;
+    j->pools.n_kv_blocks = o->run.kv_blocks > 0 ? o->run.kv_blocks : per_context * DRY_CONTEXTS;
     TRY(job_open_lead(j));
-    j->n_state_slots = layout_slots_wanted(&j->model, o->schedule.max_batch);
+    j->pools.n_state_slots = layout_slots_wanted(&j->model, o->schedule.max_batch);
     if (lead_is_complete(j->lead)) return status_ok();
-    return lead_start(j->lead, &(struct lead_pools){.n_blocks = (int32_t)j->n_kv_blocks,
-                                                    .n_state_slots = (int32_t)j->n_state_slots});
+    return lead_start(j->lead,
+                      &(struct lead_pools){.n_blocks = (int32_t)j->pools.n_kv_blocks,
+                                           .n_state_slots = (int32_t)j->pools.n_state_slots});
 }
 
 static void print_end(const struct job *j, const struct stub *s, double seconds)

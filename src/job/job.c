@@ -65,39 +65,40 @@ static struct status choose_layout(struct job *j)
 /* Reads --expert-load on the lead; all ranks allocate memory for it. */
 static struct status read_expert_load(struct job *j)
 {
-    const size_t n = (size_t)j->model.n_layers * j->model.n_experts;
+    const size_t n = (size_t)j->model.n_layers * j->model.moe.n_experts;
     if (j->o->layout.expert_load == NULL) return status_ok();
     if (comm_rank(j->comm, COMM_WORLD) == 0)
-        return expert_load_read(j->o->layout.expert_load, &j->layout_model, &j->expert_load);
-    return mem_alloc(&j->expert_load, n, sizeof *j->expert_load, "experts' load");
+        return expert_load_read(j->o->layout.expert_load, &j->layout_model, &j->experts.load);
+    return mem_alloc(&j->experts.load, n, sizeof *j->experts.load, "experts' load");
 }
 
 /* **Collective (world)**. Places the experts, on every rank, by the load that the lead read. */
 static struct status place_experts(struct job *j)
 {
     if (j->o->layout.expert_load == NULL) return status_ok();
-    comm_sum_i64(j->comm, COMM_WORLD, j->expert_load,
-                 (size_t)j->model.n_layers * j->model.n_experts);
-    TRY(expert_places_on(j->layout, j->expert_load, j->topo, j->order, &j->expert_places));
-    j->layout->expert_places = j->expert_places;
+    comm_sum_i64(j->comm, COMM_WORLD, j->experts.load,
+                 (size_t)j->model.n_layers * j->model.moe.n_experts);
+    TRY(expert_places_on(j->layout, j->experts.load, j->topo, j->order, &j->experts.places));
+    j->layout->expert_places = j->experts.places;
     return status_ok();
 }
 
 static struct status job_start_threads(struct job *j)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
-    j->n_threads = j->o->run.threads > 0  ? j->o->run.threads
-                   : j->env.n_threads > 0 ? j->env.n_threads
-                                          : topo_threads(j->topo, launched);
+    j->compute.n_threads = j->o->run.threads > 0  ? j->o->run.threads
+                           : j->env.n_threads > 0 ? j->env.n_threads
+                                                  : topo_threads(j->topo, launched);
     const struct topo_rank *here = &j->topo->ranks[launched];
-    if (j->n_threads > 1 && j->n_threads * here->n_local_ranks > j->topo->nodes[here->host].n_pus) {
+    if (j->compute.n_threads > 1 &&
+        j->compute.n_threads * here->n_local_ranks > j->topo->nodes[here->host].n_pus) {
         log_line(LOG_WARN, "%u ranks x %u threads share %u processing units", here->n_local_ranks,
-                 j->n_threads, j->topo->nodes[here->host].n_pus);
+                 j->compute.n_threads, j->topo->nodes[here->host].n_pus);
     }
-    TRY(team_create(j->n_threads, &j->team));
-    if (!j->is_near_device) topo_bind_threads(j->topo, launched, j->team);
-    j->kern.team = j->team;
-    comm_use_team(j->comm, j->team);
+    TRY(team_create(j->compute.n_threads, &j->compute.team));
+    if (!j->compute.is_near) topo_bind_threads(j->topo, launched, j->compute.team);
+    j->compute.kern.team = j->compute.team;
+    comm_use_team(j->comm, j->compute.team);
     return status_ok();
 }
 
@@ -110,18 +111,18 @@ static struct status start_engine(struct job *j)
                   .layout = j->layout,
                   .weights = j->weights,
                   .adapters = j->adapters.loaded,
-                  .kern = &j->kern,
+                  .kern = &j->compute.kern,
                   .comm = j->comm,
                   .rank = (uint32_t)comm_rank(j->comm, COMM_WORLD),
                   .max_rows = (uint32_t)j->o->schedule.step_tokens,
                   .halves_from = halves_from,
-                  .n_kv_blocks = j->n_kv_blocks,
-                  .n_state_slots = j->n_state_slots,
+                  .n_kv_blocks = j->pools.n_kv_blocks,
+                  .n_state_slots = j->pools.n_state_slots,
                   .flags = &j->o->model,
                   .capacity = &j->o->capacity,
                   .hidden = saves_hidden ? &j->hidden : NULL},
         .tier = {.dir = j->o->tier.kv_tier.dir,
-                 .n_slots = j->n_tier_slots,
+                 .n_slots = j->pools.n_tier_slots,
                  .store_dir = j->o->tier.prefix_store.dir,
                  .store_bytes = j->o->tier.prefix_store.n_bytes,
                  .store_sweeps = comm_rank(j->comm, COMM_HOST) == 0,
@@ -147,9 +148,9 @@ static void job_say_last_words(void *user)
 static struct status start_lead(struct job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0 || j->o->run_instead != NULL) return status_ok();
-    struct lead_pools pools = {.n_blocks = (int32_t)j->n_kv_blocks,
-                               .n_state_slots = (int32_t)j->n_state_slots,
-                               .n_tier_slots = (int32_t)j->n_tier_slots};
+    struct lead_pools pools = {.n_blocks = (int32_t)j->pools.n_kv_blocks,
+                               .n_state_slots = (int32_t)j->pools.n_state_slots,
+                               .n_tier_slots = (int32_t)j->pools.n_tier_slots};
     if (j->o->tier.prefix_store.n_bytes > 0) {
         pools.store = (struct scheduler_store){
             .has = engine_store_has, .key = engine_store_key, .user = j->engine};
@@ -158,7 +159,7 @@ static struct status start_lead(struct job *j)
     TRY(job_forecast_start(j));
     TRY(lead_start(j->lead, &pools));
     watchdog_set_last_words(j->watchdog, job_say_last_words, j);
-    return j->http != NULL ? http_port_start(j->http, j->team) : status_ok();
+    return j->http != NULL ? http_port_start(j->http, j->compute.team) : status_ok();
 }
 
 static struct status drained(const struct job *j, const char *when)
@@ -194,12 +195,12 @@ struct weights_source job_weights_source(struct job *j, const struct layout *l)
                                    .layout = l,
                                    .place =
                                        layout_place_of(l, (uint32_t)comm_rank(j->comm, COMM_WORLD)),
-                                   .kern = &j->kern,
+                                   .kern = &j->compute.kern,
                                    .ckpt = j->ckpt,
                                    .comm = j->comm,
                                    .cache = j->o->run.file_cache,
                                    .free_bytes = host_bytes(j),
-                                   .expert_file = j->expert_path,
+                                   .expert_file = j->experts.path,
                                    .failpoint = &j->failpoint,
                                    .fp8_as_int8 = j->o->model.fp8_activations == ACTIVATIONS_INT8};
 }
@@ -217,7 +218,7 @@ static struct status load_adapters(struct job *j, const struct weights_source *f
 static struct status job_start(struct job *j)
 {
     PHASE(job_check_options(j));
-    PHASE(kern_select(j->env.kernels, &j->kern));
+    PHASE(kern_select(j->env.kernels, &j->compute.kern));
     PHASE(job_read_model(j));
     PHASE(job_check_tier(j));
     PHASE(loader_check_same(j->ckpt, comm_handle(j->comm, COMM_WORLD)));
@@ -247,7 +248,7 @@ static struct status job_start(struct job *j)
     j->is_complete = is_complete != 0;
     if (j->is_complete) return status_ok();
     PHASE(check_drain(j));
-    stage_choose_cuts(&j->kern, j->comm, j->o->capacity.policy, j->layout);
+    stage_choose_cuts(&j->compute.kern, j->comm, j->o->capacity.policy, j->layout);
     (void)failpoint_pass(&j->failpoint, FAILPOINT_LOAD);
     TRY(job_pack_experts(j));
     const struct weights_source source = job_weights_source(j, j->layout);
@@ -411,7 +412,7 @@ static struct status run_loaded(struct job *j)
     st = comm_agree(j->comm, st);
     j->is_drained = st.code == STATUS_DRAINED;
     if (status_failed(&st) && !j->is_drained) return st;
-    PHASE(logits_file_close(&j->logits));
+    PHASE(logits_file_close(&j->files.logits));
     TRY(job_report_end(j));
     TRY(job_trace_end(j));
     return st;
@@ -454,25 +455,25 @@ void job_close(struct job *j)
     lead_destroy(&j->lead);
     http_port_destroy(&j->http);
     audit_destroy(&j->audit);
-    mem_free(&j->journal_path);
-    input_files_fini(&j->inputs);
-    mem_free(&j->expert_path);
-    strbuf_fini(&j->settings);
-    strbuf_fini(&j->session);
-    const struct status ignored = logits_file_close(&j->logits);
+    mem_free(&j->files.journal_path);
+    input_files_fini(&j->files.inputs);
+    mem_free(&j->experts.path);
+    strbuf_fini(&j->files.settings);
+    strbuf_fini(&j->files.session);
+    const struct status ignored = logits_file_close(&j->files.logits);
     (void)ignored;
-    file_claims_destroy(&j->claims); /* after everything that writes */
+    file_claims_destroy(&j->files.claims); /* after everything that writes */
     /* removes the folder only if it is empty, as after a job that was refused */
-    if (j->journal_folder_is_new) (void)rmdir(j->o->files.journal);
+    if (j->files.journal_folder_is_new) (void)rmdir(j->o->files.journal);
     job_embed_fini(&j->embed);
     job_text_fini(&j->text);
     engine_destroy(&j->engine);
     job_adapters_fini(&j->adapters);
     weights_destroy(&j->weights);
     job_forecast_destroy(j);
-    expert_places_destroy(&j->expert_places);
-    mem_free(&j->expert_load);
-    device_close(&j->device);
+    expert_places_destroy(&j->experts.places);
+    mem_free(&j->experts.load);
+    device_close(&j->compute.device);
     ckpt_close(&j->ckpt);
     topo_destroy(&j->topo);
     mem_free(&j->order);
@@ -480,7 +481,7 @@ void job_close(struct job *j)
     mem_free(&j->summary);
     if (j->comm != NULL) comm_trace_in(j->comm, NULL);
     if (j->comm != NULL) comm_use_team(j->comm, NULL);
-    team_destroy(&j->team);
+    team_destroy(&j->compute.team);
     trace_destroy(&j->trace);
 }
 

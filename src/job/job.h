@@ -33,6 +33,43 @@ struct job_times {
     uint64_t metrics_ns;          /* when --metrics was last written; lead only */
 };
 
+/* The memory and the threads of this rank's kernels. */
+struct job_compute {
+    struct team *team; /* the compute threads; NULL: the calling thread only */
+    uint32_t n_threads;
+    struct kern_table kern;
+    struct device *device; /* the device that kern works on; NULL: the CPU */
+    bool is_near; /* bound to its GPU's NUMA node, within the cores that the launcher gave */
+    uint64_t device_bytes; /* a rank's part of its GPU's memory; minimum over all ranks; 0: CPUs */
+};
+
+/* How experts are placed and stored. */
+struct job_experts {
+    int64_t *load;                /* [L, E] of --expert-load; NULL: none */
+    struct expert_places *places; /* of the layout, chosen by `load` */
+    char *path; /* path of the packed copy of the streamed experts; owned; NULL: none */
+};
+
+/* The sizes of a rank's pools. */
+struct job_pools {
+    uint32_t n_kv_blocks;
+    uint32_t n_tier_slots;  /* KV blocks in the file of --kv-tier; 0: none */
+    uint32_t n_state_slots; /* 0: the model has no recurrent states */
+};
+
+/* The lead's files, and what the journal says of them. */
+struct job_files {
+    struct input_files inputs;
+    struct input_part part;
+    char *journal_path;         /* owned; NULL: none */
+    bool journal_folder_is_new; /* this job made the folder of --journal */
+    struct strbuf settings, session;
+    struct file_claims *claims; /* on the results, journal and reports that are written; owned */
+    struct logits_file *logits;
+    struct logprobs_options save; /* path NULL: none */
+    char checkpoint[40];          /* the checkpoint's digest, for `save` */
+};
+
 struct job {
     const struct job_options *o; /* the options; settled by job_read_limits, step_tokens by
                                     job_fit_layout */
@@ -48,26 +85,18 @@ struct job {
     struct arch model;
     struct layout_model layout_model;
     struct layout *layout;
-    int64_t *expert_load;                /* [L, E] of --expert-load; NULL: none */
-    struct expert_places *expert_places; /* the layout's places of experts, chosen by expert_load */
-    struct team *team;                   /* the compute threads; NULL: the calling thread only */
-    struct kern_table kern;
-    struct device *device; /* the device that kern works on; NULL: the CPU */
-    bool is_near_device; /* bound to its GPU's NUMA node, within the cores that the launcher gave */
-    char *expert_path;   /* path of the packed copy of the streamed experts; owned; NULL: none */
+    struct job_experts experts;
+    struct job_compute compute;
     uint64_t program_bytes; /* resident before weights are loaded; maximum over all ranks */
-    uint64_t device_bytes;  /* a rank's part of its GPU's memory; minimum over all ranks; 0: CPUs */
     struct weights *weights;
     struct loader_stats loaded;
     struct job_adapters adapters;
+    struct job_pools pools;
     struct engine *engine;
     struct job_forecast *forecast;   /* NULL: no --nodes */
     struct drafting_cost draft_cost; /* set for --speculate auto and ngram */
     bool no_repeats;                 /* set for --speculate mtp */
-    uint32_t n_threads, n_kv_blocks;
-    uint32_t n_tier_slots;       /* KV blocks in a rank's file of --kv-tier; 0: none */
-    uint32_t n_state_slots;      /* 0: the model has no recurrent states */
-    struct hidden_layers hidden; /* of --save-hidden; n 0: none */
+    struct hidden_layers hidden;     /* of --save-hidden; n 0: none */
     struct job_times times;
     bool is_drained;
     struct trace *trace;      /* NULL: no --trace */
@@ -81,16 +110,8 @@ struct job {
     struct lead *lead;
     struct http_port *http; /* NULL: the requests are lines of a file */
     struct audit *audit;    /* NULL: no --audit */
-    struct logits_file *logits;
-    struct logprobs_options save; /* path NULL: none */
-    char checkpoint[40];          /* the checkpoint's digest, for `save` */
     struct serve_summary *summary;
-    struct file_claims *claims; /* on the results, journal and reports that are written; owned */
-    char *journal_path;         /* owned; NULL: none */
-    bool journal_folder_is_new; /* this job has made the folder of --journal */
-    struct input_files inputs;
-    struct input_part part;
-    struct strbuf settings, session;
+    struct job_files files;
 };
 
 /* Local. Returns the block tables of the job's sequences. */

@@ -68,7 +68,7 @@ static struct status job_device_check_model(const struct arch *m, const char *na
                            "device has no kernels; run it with --device cpu",
                            name, m->family->title);
     }
-    if (m->tuning.step > 0 || m->weighs_inputs) {
+    if (m->tuning.step > 0 || m->moe.weighs_inputs) {
         return status_make(STATUS_USAGE,
                            "--device %s: %s scales rows of q and of experts, for which the device "
                            "has no kernel; run it with --device cpu",
@@ -80,15 +80,15 @@ static struct status job_device_check_model(const struct arch *m, const char *na
                            "run it with --device cpu",
                            name, m->family->title);
     }
-    if (m->n_full_kv_heads > 0) {
+    if (m->attn.n_full_kv_heads > 0) {
         return status_make(STATUS_USAGE,
                            "--device %s: %s has layers with KV heads of another number or width, "
                            "which run on CPUs alone; run it with --device cpu",
                            name, m->family->title);
     }
-    if (m->n_heads <= DEVICE_HEADS_MAX) return status_ok();
+    if (m->attn.n_heads <= DEVICE_HEADS_MAX) return status_ok();
     return status_make(STATUS_USAGE, "--device %s: at most %d query heads, %s has %u", name,
-                       (int)DEVICE_HEADS_MAX, m->family->title, m->n_heads);
+                       (int)DEVICE_HEADS_MAX, m->family->title, m->attn.n_heads);
 }
 
 /* A rank's message to the others about its device. */
@@ -127,8 +127,8 @@ struct status job_measure_devices(struct job *j)
     for (size_t r = 0; r < n_ranks; r++)
         n_sharers += all[r].host == mine.host && strcmp(all[r].pci, mine.pci) == 0;
     mem_free(&all);
-    j->device_bytes = mine.memory_bytes / n_sharers;
-    comm_min_u64(j->comm, COMM_WORLD, &j->device_bytes, 1);
+    j->compute.device_bytes = mine.memory_bytes / n_sharers;
+    comm_min_u64(j->comm, COMM_WORLD, &j->compute.device_bytes, 1);
     return status_ok();
 }
 
@@ -140,7 +140,7 @@ struct status job_place_by_device(struct job *j)
     if (on_cpu(j)) return status_ok();
     TRY(options_of(j, &o, &numas));
     const struct status st = device_locate(&o, &found);
-    if (!status_failed(&st)) topo_bind_near(gpu_numa_of(o.node, found.pci), &j->is_near_device);
+    if (!status_failed(&st)) topo_bind_near(gpu_numa_of(o.node, found.pci), &j->compute.is_near);
     mem_free(&numas);
     return st;
 }
@@ -151,15 +151,16 @@ struct status job_open_device(struct job *j)
     int32_t *numas = NULL;
     if (on_cpu(j)) return status_ok();
     TRY(options_of(j, &o, &numas));
-    const struct status st = device_open(&o, &j->device);
-    j->kern.device = j->device;
+    const struct status st = device_open(&o, &j->compute.device);
+    j->compute.kern.device = j->compute.device;
     mem_free(&numas);
     return st;
 }
 
 struct status job_devices_same(struct job *j)
 {
-    return device_comm_same(&j->kern, j->comm, j->topo->nodes[job_device_place_of(j)->host].name);
+    return device_comm_same(&j->compute.kern, j->comm,
+                            j->topo->nodes[job_device_place_of(j)->host].name);
 }
 
 struct status job_open_device_comm(struct job *j)
@@ -175,18 +176,18 @@ struct status job_open_device_comm(struct job *j)
     if (p.pp + 1 < j->layout->pp) o.next = (int)layout_rank_of(j->layout, p.dp, p.pp + 1, p.tp);
     char text[512];
     TRY(job_devices_same(j));
-    TRY(device_comm_open(&j->kern, j->comm, &o, text, sizeof text));
+    TRY(device_comm_open(&j->compute.kern, j->comm, &o, text, sizeof text));
     char device[256];
-    device_describe(j->device, device, sizeof device);
+    device_describe(j->compute.device, device, sizeof device);
     const enum log_level level = me == 0 ? LOG_INFO : LOG_DEBUG;
-    log_line(level, "%s%s", device, j->is_near_device ? "; bound to its NUMA node" : "");
+    log_line(level, "%s%s", device, j->compute.is_near ? "; bound to its NUMA node" : "");
     if (text[0] != '\0') log_line(level, "%s", text);
     return status_ok();
 }
 
 size_t job_halves_from(struct job *j)
 {
-    uint64_t can = device_comm_overlaps(&j->kern);
+    uint64_t can = device_comm_overlaps(&j->compute.kern);
     comm_min_u64(j->comm, COMM_WORLD, &can, 1);
     /* a capacity applies to all rows of a step, so a step cannot be halved */
     if (j->o->capacity.policy != CAPACITY_DROPLESS) return 0;

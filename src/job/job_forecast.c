@@ -116,7 +116,7 @@ static void report_phases(struct job_forecast *f)
 /* Returns the mean bytes of a weight of the experts or, in a dense model, of the FFN. */
 static double mean_weight_bytes(const struct layout_model *m)
 {
-    const enum arch_class class = m->arch->n_experts > 0 ? CLASS_EXPERTS : CLASS_FFN;
+    const enum arch_class class = m->arch->moe.n_experts > 0 ? CLASS_EXPERTS : CLASS_FFN;
     return layout_weight_bytes(m, class);
 }
 
@@ -135,7 +135,7 @@ static struct advice_facts facts_of(const struct job *j, const struct engine_sta
         .dp = l->dp,
         .ep = l->ep,
         .ranks_of_host = j->topo->ranks[0].n_local_ranks,
-        .has_experts = l->model.arch->n_experts > 0,
+        .has_experts = l->model.arch->moe.n_experts > 0,
         .experts_cross_hosts = l->expert_hosts > 1,
         .communication = t.communication_s / elapsed,
         .waiting = t.waiting_s / elapsed,
@@ -146,7 +146,7 @@ static struct advice_facts facts_of(const struct job *j, const struct engine_sta
         .preempted = m->n_admissions > 0 ? (double)m->n_preemptions / (double)m->n_admissions : 0,
         .recomputed = rows > 0 ? (double)m->n_recomputed_tokens / rows : 0,
         .expert_evenness = l->ep > 1 ? job_rows_evenness(&moe) : 0,
-        .placed_by_load = j->expert_places != NULL};
+        .placed_by_load = j->experts.places != NULL};
     if (j->forecast == NULL) return f;
     f.predicted = j->forecast->forecast.by;
     f.predicted_s = j->forecast->forecast.now_s;

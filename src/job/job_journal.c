@@ -87,15 +87,15 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
                   (unsigned long long)digest.low);
     flags_settings(&job_groups[JOB_MODEL], o,
                    job_journal_is_quantized(&j->layout_model) ? NULL : "activations", out);
-    device_sums(j->device, sums, sizeof sums);
+    device_sums(j->compute.device, sums, sizeof sums);
     strbuf_printf(out, "sums=%s\n", sums);
     /* Journals that were begun before this line was added, with other sums over a token's experts,
      * must not resume. Dense models have no such sums, so their journals stay valid. */
-    if (j->layout_model.arch != NULL && j->layout_model.arch->n_experts > 0)
+    if (j->layout_model.arch != NULL && j->layout_model.arch->moe.n_experts > 0)
         strbuf_puts(out, "sums of experts=on the integer grid\n");
     flags_settings(&job_groups[JOB_RUN], o, NULL, out);
     flags_settings(&job_groups[JOB_CAPACITY], o, NULL, out);
-    input_files_settings(&j->inputs, out);
+    input_files_settings(&j->files.inputs, out);
     if (j->text.form.field != NULL) strbuf_printf(out, "--input-field=%s\n", j->text.form.field);
     if (j->text.form.made_by != NULL) {
         strbuf_printf(out, "--prompt-template=file with hash %016llx%016llx\n",
@@ -103,7 +103,7 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
                       (unsigned long long)j->text.made_by_hash[1]);
     }
     job_adapters_settings(&j->adapters, out);
-    if (j->part.n > 0) input_part_setting(&j->part, out);
+    if (j->files.part.n > 0) input_part_setting(&j->files.part, out);
     flags_settings(&job_groups[JOB_SCHEDULE], o, NULL, out);
     flags_settings(&job_groups[JOB_DEVICE], o, NULL, out);
     flags_settings(&job_groups[JOB_LEAD], o, NULL, out);

@@ -47,7 +47,7 @@ static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
         .n_state_slots = layout_slots_wanted(&j->model, j->o->schedule.max_batch),
         .rank_bytes = rank_bytes,
         .adapter_bytes = j->adapters.n_bytes,
-        .device_bytes = j->device_bytes,
+        .device_bytes = j->compute.device_bytes,
         .network_bytes_s = j->o->layout.network.gbit_s * 1e9 / 8,
         .estimate = job_forecast_estimate(j)};
 }
@@ -112,7 +112,7 @@ struct status job_fit_layout(struct job *j, bool *fits)
                                     .flags = &j->o->layout};
     struct layout_budget budget = budget_of(j, bound_of(j));
     j->layout_model.keeps_windows =
-        j->o->device.device != DEVICE_CPU || j->o->model.max_model_len <= j->model.window ||
+        j->o->device.device != DEVICE_CPU || j->o->model.max_model_len <= j->model.attn.window ||
         j->model.encoder ||                  /* whose steps hold whole texts */
         j->o->tier.prefix_store.n_bytes > 0; /* stored blocks have all layers */
     TRY(weights_fit_layout(&fit, &j->layout_model, &budget, j->layout, j->order, fits));
@@ -127,7 +127,7 @@ struct status job_fit_layout(struct job *j, bool *fits)
 
 /* --- the packed copy ---------------------------------------------------------------------- */
 
-/* Sets j->expert_path to --expert-file, or to a name beside the checkpoint that tells how experts
+/* Sets j->experts.path to --expert-file, or to a name beside the checkpoint that tells how experts
  * are cut. */
 static struct status name_copy(struct job *j)
 {
@@ -140,7 +140,7 @@ static struct status name_copy(struct job *j)
         if (j->layout->etp > 1)
             strbuf_printf(&s, "-%u%s", j->layout->etp, j->layout->cuts_expert_outputs ? "o" : "i");
     }
-    j->expert_path = s.data;
+    j->experts.path = s.data;
     return strbuf_status(&s);
 }
 
@@ -151,10 +151,10 @@ static struct status make_copy(struct job *j)
     uint64_t window = bound > 0 ? bound / 8 : WINDOW_BYTES_MOST;
     if (window > WINDOW_BYTES_MOST) window = WINDOW_BYTES_MOST;
     if (window < WINDOW_BYTES_LEAST) window = WINDOW_BYTES_LEAST;
-    if (!file_exists(j->expert_path))
+    if (!file_exists(j->experts.path))
         log_line(LOG_INFO, "%s: packing the experts, once; safe to delete after the job",
-                 j->expert_path);
-    return expert_pack_make(&source, j->expert_path, window);
+                 j->experts.path);
+    return expert_pack_make(&source, j->experts.path, window);
 }
 
 struct status job_pack_experts(struct job *j)
@@ -186,7 +186,7 @@ static uint64_t free_bytes(const struct job *j)
  * GPU or without --memory, six tenths of the memory that is free. */
 static uint64_t bytes_to_divide(const struct job *j)
 {
-    if (j->device != NULL) return device_free_bytes(j->device) / 10 * 6;
+    if (j->compute.device != NULL) return device_free_bytes(j->compute.device) / 10 * 6;
     const uint64_t free_here = free_bytes(j) / (uint64_t)comm_size(j->comm, COMM_HOST);
     if (j->o->weights.memory_bytes == 0) return free_here / 10 * 6;
     const struct layout_place place =
@@ -220,7 +220,7 @@ static uint64_t size_states(struct job *j, uint64_t room)
     uint64_t n = layout_slots_in(room, bytes, budget.n_state_slots);
     if (budget.n_state_slots == 0) return 0;
     comm_min_u64(j->comm, COMM_WORLD, &n, 1);
-    j->n_state_slots = (uint32_t)n;
+    j->pools.n_state_slots = (uint32_t)n;
     return n * bytes;
 }
 
@@ -282,8 +282,8 @@ static uint64_t stored_bytes(const struct job *j)
     const struct kv_groups groups = kv_groups_of(j->layout);
     const uint32_t n = kv_groups_layers(&groups, j->layout, w->place.pp);
     const enum dtype dtype = j->o->model.kv_dtype;
-    return kv_pool_block_bytes(n, range_count(w->kv_heads), j->model.head_dim, dtype,
-                               j->model.kv_lora > 0) +
+    return kv_pool_block_bytes(n, range_count(w->kv_heads), j->model.attn.head_dim, dtype,
+                               j->model.attn.kv_lora > 0) +
            (uint64_t)n * kv_pool_index_bytes(dtype, j->model.index.dim);
 }
 
@@ -295,7 +295,7 @@ static struct status size_tier(struct job *j)
     uint64_t n = bytes / (block_bytes > 0 ? block_bytes : 1);
     if (n > INT32_MAX) n = INT32_MAX;
     comm_min_u64(j->comm, COMM_WORLD, &n, 1);
-    j->n_tier_slots = (uint32_t)n;
+    j->pools.n_tier_slots = (uint32_t)n;
     if (bytes == 0 || n > 0) return status_ok();
     return status_make(STATUS_USAGE, "--kv-tier: a KV block of a rank has %llu bytes, found %llu",
                        (unsigned long long)block_bytes, (unsigned long long)bytes);
@@ -333,7 +333,7 @@ struct status job_size_memory(struct job *j)
                            (unsigned long long)per_context,
                            j->o->weights.memory_bytes > 0 ? " or --memory" : "");
     }
-    j->n_kv_blocks = (uint32_t)n;
+    j->pools.n_kv_blocks = (uint32_t)n;
     TRY(size_tier(j));
     if (w->stream == NULL) return status_ok();
     const uint64_t asked = j->o->weights.expert_bytes;

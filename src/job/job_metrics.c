@@ -50,15 +50,15 @@ static void put_setup(const struct job *j, struct strbuf *s)
     job_metrics_put(s, "expert_replicas", l->n_expert_replicas);
     job_metrics_put(s, "expert_copies", l->n_expert_copies);
     job_metrics_end(s, "},");
-    strbuf_printf(s, "\"kernels\":\"%s\",\"kv_dtype\":\"%s\",", j->kern.name,
+    strbuf_printf(s, "\"kernels\":\"%s\",\"kv_dtype\":\"%s\",", j->compute.kern.name,
                   kv_dtype_name(j->o->model.kv_dtype));
     strbuf_printf(s, "\"weights\":\"%s\",",
                   flag_word_of(FLAG_WORDS(WEIGHTS_PLACE_WORDS), j->layout_model.streams_experts
                                                                     ? WEIGHTS_STREAM
                                                                     : WEIGHTS_RESIDENT));
     job_metrics_put(s, "memory_bytes", j->o->weights.memory_bytes);
-    job_metrics_put(s, "threads", j->n_threads);
-    job_metrics_put(s, "kv_blocks", j->n_kv_blocks);
+    job_metrics_put(s, "threads", j->compute.n_threads);
+    job_metrics_put(s, "kv_blocks", j->pools.n_kv_blocks);
     job_metrics_put(s, "max_batch", (uint32_t)j->o->schedule.max_batch);
     job_metrics_put(s, "chunk", (uint32_t)j->o->schedule.chunk_tokens);
     job_metrics_put(s, "step_tokens", (uint32_t)j->o->schedule.step_tokens);
@@ -201,7 +201,7 @@ static void job_metrics_put_ranks(const struct job *j, const struct engine_stats
         job_metrics_put(s, "collectives", e->n_collectives);
         job_metrics_put(s, "peak_bytes", e->peak_bytes);
         if (j->layout_model.streams_experts) put_expert_rows(&e->experts, s);
-        if (j->n_tier_slots > 0 || j->o->tier.prefix_store.n_bytes > 0) put_tier(&e->tier, s);
+        if (j->pools.n_tier_slots > 0 || j->o->tier.prefix_store.n_bytes > 0) put_tier(&e->tier, s);
         job_metrics_end(s, "},");
     }
     job_metrics_end(s, "],");
@@ -241,10 +241,10 @@ static void put_expert_load(const struct job *j, const int64_t *load, struct str
 {
     strbuf_puts(s, "\"expert_load\":[");
     for (uint32_t layer = 0; layer < j->model.n_layers; layer++) {
-        const uint32_t n = j->model.layer_is_moe[layer] ? j->model.n_experts : 0;
+        const uint32_t n = j->model.layer.is_moe[layer] ? j->model.moe.n_experts : 0;
         strbuf_puts(s, "[");
         for (uint32_t e = 0; e < n; e++)
-            strbuf_printf(s, "%" PRId64 ",", load[(size_t)layer * j->model.n_experts + e]);
+            strbuf_printf(s, "%" PRId64 ",", load[(size_t)layer * j->model.moe.n_experts + e]);
         job_metrics_end(s, "],");
     }
     job_metrics_end(s, "],");

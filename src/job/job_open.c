@@ -78,10 +78,10 @@ static float prediction_part(const struct arch *m)
 static struct drafting_cost draft_cost(const struct layout_model *m)
 {
     const struct arch *a = m->arch;
-    if (a->n_experts > 0)
+    if (a->moe.n_experts > 0)
         return (struct drafting_cost){.row = 0.2f,
                                       .experts = experts_part(a),
-                                      .chosen = (float)a->n_chosen / (float)a->n_experts,
+                                      .chosen = (float)a->moe.n_chosen / (float)a->moe.n_experts,
                                       .predict = prediction_part(a)};
     const bool is_float = layout_weight_bytes(m, CLASS_FFN) >= 2;
     return is_float ? (struct drafting_cost){.row = 0.15f}
@@ -339,17 +339,17 @@ static struct status sink_logits(void *user, uint64_t line, int32_t row0, const 
 /* With --input-part, counts the lines before the part, so that its lines keep their numbers. */
 static struct status find_part(struct job *j)
 {
-    j->part = j->o->files.part;
-    return j->part.n > 0 ? input_part_find(&j->inputs, &j->part) : status_ok();
+    j->files.part = j->o->files.part;
+    return j->files.part.n > 0 ? input_part_find(&j->files.inputs, &j->files.part) : status_ok();
 }
 
 static struct status open_audit(struct job *j)
 {
-    const struct audit_options options = {.input_path = j->inputs.name,
+    const struct audit_options options = {.input_path = j->files.inputs.name,
                                           .output_path = j->o->files.output,
-                                          .journal_path = j->journal_path,
-                                          .settings = j->settings.data,
-                                          .n_lines_before = j->part.n_before,
+                                          .journal_path = j->files.journal_path,
+                                          .settings = j->files.settings.data,
+                                          .n_lines_before = j->files.part.n_before,
                                           .n_rows = j->o->files.audit,
                                           .seed = j->o->files.audit_seed};
     TRY(audit_create(&options, &j->audit));
@@ -367,18 +367,21 @@ static struct status claim_outputs(struct job *j)
     const struct job_options *o = j->o;
     if (o->files.audit > 0) return status_ok(); /* an audit only reads */
     TRY(file_claims_create(j->env.job[0] != '\0' ? j->env.job : NULL, j->env.launcher_pid,
-                           &j->claims));
+                           &j->files.claims));
     if (o->files.output != NULL && strcmp(o->files.output, "-") != 0)
-        TRY(file_claims_add(j->claims, "output", o->files.output));
-    if (j->journal_path != NULL) {
-        TRY(job_journal_folder(o, &j->journal_folder_is_new));
-        TRY(file_claims_add(j->claims, "journal", j->journal_path));
+        TRY(file_claims_add(j->files.claims, "output", o->files.output));
+    if (j->files.journal_path != NULL) {
+        TRY(job_journal_folder(o, &j->files.journal_folder_is_new));
+        TRY(file_claims_add(j->files.claims, "journal", j->files.journal_path));
     }
-    if (o->files.logits != NULL) TRY(file_claims_add(j->claims, "--logits", o->files.logits));
-    if (j->save.path != NULL) TRY(file_claims_add(j->claims, "--save-logprobs", j->save.path));
-    if (o->files.vectors != NULL) TRY(file_claims_add(j->claims, "--vectors", o->files.vectors));
-    if (o->files.metrics != NULL) TRY(file_claims_add(j->claims, "--metrics", o->files.metrics));
-    return o->files.trace != NULL ? file_claims_add(j->claims, "--trace", o->files.trace)
+    if (o->files.logits != NULL) TRY(file_claims_add(j->files.claims, "--logits", o->files.logits));
+    if (j->files.save.path != NULL)
+        TRY(file_claims_add(j->files.claims, "--save-logprobs", j->files.save.path));
+    if (o->files.vectors != NULL)
+        TRY(file_claims_add(j->files.claims, "--vectors", o->files.vectors));
+    if (o->files.metrics != NULL)
+        TRY(file_claims_add(j->files.claims, "--metrics", o->files.metrics));
+    return o->files.trace != NULL ? file_claims_add(j->files.claims, "--trace", o->files.trace)
                                   : status_ok();
 }
 
@@ -388,34 +391,34 @@ static void settle_saving(struct job *j)
     const struct job_file_flags *f = &j->o->files;
     if (f->save_logprobs == NULL || j->o->run.dry_run) return;
     const struct ckpt_digest digest = ckpt_digest(j->ckpt);
-    snprintf(j->checkpoint, sizeof j->checkpoint, "%016llx%016llx", (unsigned long long)digest.high,
-             (unsigned long long)digest.low);
-    j->save = (struct logprobs_options){.path = f->save_logprobs,
-                                        .shape = {.model = j->layout_model.name,
-                                                  .checkpoint = j->checkpoint,
-                                                  .k = f->save_logprobs_k,
-                                                  .vocab = j->model.vocab,
-                                                  .type = f->save_logprobs_type,
-                                                  .hidden = {.layers = j->hidden,
-                                                             .n_layers = j->model.n_layers,
-                                                             .width = j->model.width}},
-                                        .span = f->save_hidden_of,
-                                        .failpoint = &j->failpoint};
+    snprintf(j->files.checkpoint, sizeof j->files.checkpoint, "%016llx%016llx",
+             (unsigned long long)digest.high, (unsigned long long)digest.low);
+    j->files.save = (struct logprobs_options){.path = f->save_logprobs,
+                                              .shape = {.model = j->layout_model.name,
+                                                        .checkpoint = j->files.checkpoint,
+                                                        .k = f->save_logprobs_k,
+                                                        .vocab = j->model.vocab,
+                                                        .type = f->save_logprobs_type,
+                                                        .hidden = {.layers = j->hidden,
+                                                                   .n_layers = j->model.n_layers,
+                                                                   .width = j->model.width}},
+                                              .span = f->save_hidden_of,
+                                              .failpoint = &j->failpoint};
 }
 
 /* Opens the files of a job of lines besides its input and output: part, journal, claims, audit. */
 static struct status open_lines(struct job *j)
 {
     const struct job_options *o = j->o;
-    TRY(input_files_expand(o->files.input.values, o->files.input.n, &j->inputs));
-    TRY(job_paths_check_inputs(o, &j->inputs));
+    TRY(input_files_expand(o->files.input.values, o->files.input.n, &j->files.inputs));
+    TRY(job_paths_check_inputs(o, &j->files.inputs));
     TRY(find_part(j));
-    TRY(job_journal_path(o, &j->journal_path));
-    TRY(job_journal_settings(j, &j->settings));
-    TRY(job_journal_session(j, &j->session));
+    TRY(job_journal_path(o, &j->files.journal_path));
+    TRY(job_journal_settings(j, &j->files.settings));
+    TRY(job_journal_session(j, &j->files.session));
     settle_saving(j);
     TRY(claim_outputs(j));
-    if (o->files.logits != NULL) TRY(logits_file_create(o->files.logits, &j->logits));
+    if (o->files.logits != NULL) TRY(logits_file_create(o->files.logits, &j->files.logits));
     return o->files.audit > 0 ? open_audit(j) : status_ok();
 }
 
@@ -431,14 +434,14 @@ static const char *const *batch_endpoints(enum lead_mode mode)
 static struct status open_port(struct job *j, struct lead_port *out)
 {
     TRY(claim_outputs(j));
-    TRY(job_journal_settings(j, &j->settings));
+    TRY(job_journal_settings(j, &j->files.settings));
     const struct http_port_options options = {.flags = &j->o->http,
                                               .model_path = j->o->files.model,
                                               .adapters = j->adapters.rules,
                                               .n_adapters = j->adapters.n,
-                                              .settings = j->settings.data,
+                                              .settings = j->files.settings.data,
                                               .batch_endpoints = batch_endpoints(j->o->mode),
-                                              .claims = j->claims};
+                                              .claims = j->files.claims};
     TRY(http_port_create(&options, &j->http));
     *out = http_port_of(j->http);
     return status_ok();
@@ -467,10 +470,10 @@ struct status job_open_lead(struct job *j)
     TRY(o->serves ? open_port(j, &port) : open_lines(j));
     const struct lead_options options = {.mode = o->mode,
                                          .port = o->serves ? &port : NULL,
-                                         .input_path = j->inputs.name,
-                                         .inputs = &j->inputs,
+                                         .input_path = j->files.inputs.name,
+                                         .inputs = &j->files.inputs,
                                          .output_path = o->files.output,
-                                         .part = j->part.n > 0 ? &j->part : NULL,
+                                         .part = j->files.part.n > 0 ? &j->files.part : NULL,
                                          .tokenizer = j->text.tokenizer,
                                          .chat = j->text.chat,
                                          .chat_missing = j->text.chat_missing,
@@ -490,18 +493,19 @@ struct status job_open_lead(struct job *j)
                                          .tables = job_tables(j),
                                          .schedule = o->schedule,
                                          .flags = o->lead,
-                                         .draft_cost = j->draft_cost,
-                                         .predicts = j->model.n_predict > 0,
-                                         .no_repeats = j->no_repeats,
-                                         .logits = j->logits != NULL ? sink_logits : NULL,
-                                         .logits_user = j->logits,
+                                         .drafts.cost = j->draft_cost,
+                                         .drafts.predicts = j->model.n_predict > 0,
+                                         .drafts.no_repeats = j->no_repeats,
+                                         .logits = j->files.logits != NULL ? sink_logits : NULL,
+                                         .logits_user = j->files.logits,
                                          .is_dry_run = o->run.dry_run,
-                                         .save = j->save.path != NULL ? &j->save : NULL,
+                                         .save = j->files.save.path != NULL ? &j->files.save : NULL,
                                          .audit = j->audit,
-                                         .journal_path = j->audit == NULL ? j->journal_path : NULL,
-                                         .settings = j->settings.data,
-                                         .session = j->session.data,
-                                         .failpoint = &j->failpoint,
-                                         .claims = j->claims};
+                                         .journal.path =
+                                             j->audit == NULL ? j->files.journal_path : NULL,
+                                         .journal.settings = j->files.settings.data,
+                                         .journal.session = j->files.session.data,
+                                         .journal.failpoint = &j->failpoint,
+                                         .journal.claims = j->files.claims};
     return lead_create(&options, &j->lead);
 }

@@ -67,7 +67,7 @@ void job_measure_program(struct job *j);
  * too small. */
 struct status job_fit_layout(struct job *j, bool *fits);
 
-/* **Collective (world)**. If experts stream, names their packed copy, j->expert_path, and makes it
+/* **Collective (world)**. If experts stream, names their packed copy, j->experts.path, and makes it
  * if it is missing: first on rank 0, then on the first rank of each host that does not see that
  * file. Errors: expert_pack_make's. */
 struct status job_pack_experts(struct job *j);

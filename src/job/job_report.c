@@ -11,12 +11,12 @@
 static void report_places(const struct job *j)
 {
     struct expert_evenness by_id, by_load;
-    if (j->expert_places == NULL) return;
-    struct status st = expert_evenness_of(j->layout, NULL, j->expert_load, &by_id);
+    if (j->experts.places == NULL) return;
+    struct status st = expert_evenness_of(j->layout, NULL, j->experts.load, &by_id);
     if (!status_failed(&st))
-        st = expert_evenness_of(j->layout, j->expert_places, j->expert_load, &by_load);
+        st = expert_evenness_of(j->layout, j->experts.places, j->experts.load, &by_load);
     if (status_failed(&st)) return; /* it is only a report */
-    const struct expert_evenness least = expert_least_of(j->layout, j->expert_load);
+    const struct expert_evenness least = expert_least_of(j->layout, j->experts.load);
     log_line(LOG_INFO,
              "experts stand by the load in %s, with %u copies in a layer: the fullest rank of a "
              "layer had %.2f of the mean of tokens, %.2f in the worst layer (by id %.2f, %.2f; no "
@@ -30,19 +30,20 @@ void job_report_start(const struct job *j)
     const struct layout *l = j->layout;
     log_line(LOG_INFO, "%s: %u ranks = dp %u x pp %u x tp %u%s, kernels %s, %u threads a rank",
              j->layout_model.name, l->n_ranks, l->dp, l->pp, l->tp,
-             l->model.arch->n_experts > 0 ? "" : " (dense)", j->kern.name, j->n_threads);
-    if (l->model.arch->n_experts > 0) {
+             l->model.arch->moe.n_experts > 0 ? "" : " (dense)", j->compute.kern.name,
+             j->compute.n_threads);
+    if (l->model.arch->moe.n_experts > 0) {
         log_line(LOG_INFO, "experts: ep %u x etp %u, %u replicas%s", l->ep, l->etp,
                  l->n_expert_replicas, l->lends_experts ? ", ranks help each other" : "");
     }
     log_line(LOG_INFO, "layout: %s", l->why);
     report_places(j);
-    if (j->expert_path != NULL) {
+    if (j->experts.path != NULL) {
         struct expert_stream *s = j->weights->stream;
         log_line(LOG_INFO,
                  "experts stream from %s through %.1f MiB here, each %.2f MiB; steps of at most %d "
                  "rows",
-                 j->expert_path, (double)expert_stream_stats_of(s).held_bytes / (1 << 20),
+                 j->experts.path, (double)expert_stream_stats_of(s).held_bytes / (1 << 20),
                  (double)expert_stream_one_bytes(s) / (1 << 20), j->o->schedule.step_tokens);
     }
     const double gb = (double)j->loaded.n_bytes_host / 1e9;
@@ -50,13 +51,14 @@ void job_report_start(const struct job *j)
              "loaded %.3f GB on this host in %.2f s, %.2f GB/s; KV pool: %u blocks of %d tokens, "
              "%.2f GiB here",
              gb, j->loaded.seconds, j->loaded.seconds > 0 ? gb / j->loaded.seconds : 0,
-             j->n_kv_blocks, KV_BLOCK_TOKENS,
+             j->pools.n_kv_blocks, KV_BLOCK_TOKENS,
              (double)stage_kv_bytes(engine_stage(j->engine)) / (1 << 30));
-    if (j->n_state_slots == 0) return;
+    if (j->pools.n_state_slots == 0) return;
     log_line(LOG_INFO,
              "recurrent states of %u sequences, %.2f GiB here; prompts share no blocks and nothing "
              "is guessed with such layers",
-             j->n_state_slots, (double)stage_state_bytes(engine_stage(j->engine)) / (1 << 30));
+             j->pools.n_state_slots,
+             (double)stage_state_bytes(engine_stage(j->engine)) / (1 << 30));
 }
 
 struct stage_times job_stage_times(const struct layout *l, const struct engine_stats *all,
@@ -176,7 +178,7 @@ static void print_lead(const struct job *j, const struct engine_stats *all)
  * ranks. */
 static void sum_expert_load(struct job *j, int64_t *load)
 {
-    const uint32_t n_experts = j->model.n_experts;
+    const uint32_t n_experts = j->model.moe.n_experts;
     const uint64_t *mine = stage_expert_load(engine_stage(j->engine));
     const struct range layers = j->weights->layers;
     for (uint32_t layer = layers.begin; layer < layers.end && layer < j->model.n_layers; layer++) {
@@ -191,17 +193,17 @@ static void sum_expert_load(struct job *j, int64_t *load)
 static void print_expert_load(const struct job *j, const int64_t *load)
 {
     for (uint32_t layer = 0; layer < j->model.n_layers; layer++) {
-        if (!j->model.layer_is_moe[layer]) continue;
-        const int64_t *row = load + (size_t)layer * j->model.n_experts;
+        if (!j->model.layer.is_moe[layer]) continue;
+        const int64_t *row = load + (size_t)layer * j->model.moe.n_experts;
         int64_t sum = 0, most = 0;
         struct strbuf line;
         strbuf_init(&line);
-        for (uint32_t e = 0; e < j->model.n_experts; e++) {
+        for (uint32_t e = 0; e < j->model.moe.n_experts; e++) {
             sum += row[e];
             if (row[e] > most) most = row[e];
             strbuf_printf(&line, " %lld", (long long)row[e]);
         }
-        const double mean = (double)sum / j->model.n_experts;
+        const double mean = (double)sum / j->model.moe.n_experts;
         log_line(LOG_INFO, "experts of layer %u: max/mean %.2f; tokens per expert:%s", layer,
                  mean > 0 ? (double)most / mean : 0, line.data);
         strbuf_fini(&line);
@@ -232,7 +234,7 @@ struct status job_report_end(struct job *j)
     struct engine_stats mine = engine_stats_of(j->engine);
     mine.plan_ns = j->times.plan_ns;
     mine.elapsed_ns = j->times.elapsed_ns;
-    const size_t n_load = (size_t)j->model.n_layers * j->model.n_experts;
+    const size_t n_load = (size_t)j->model.n_layers * j->model.moe.n_experts;
     struct status st = mem_alloc(&all, j->layout->n_ranks, sizeof *all, "report");
     if (!status_failed(&st)) st = mem_alloc(&load, n_load, sizeof *load, "report");
     st = comm_agree(j->comm, st);

@@ -61,7 +61,7 @@ static void row_sum_outputs_begin_step(struct stage *s)
     const size_t rows = s->o.max_rows, d = m->width;
     if (b->inputs != NULL) return;
     const size_t n_o = (size_t)arch_mixed_inputs(m);
-    const size_t n = larger(n_o, larger(m->ffn, m->shared_ffn));
+    const size_t n = larger(n_o, larger(m->ffn, m->moe.shared_ffn));
     const size_t n_bytes = larger(act_codes_bytes(rows, n), rows * n * sizeof(float));
     b->inputs = comm_common_lane(s->o.comm, COMM_TP, COMM_LANE_INPUTS, n_bytes);
     if (!b->slices) return;

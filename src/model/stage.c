@@ -73,23 +73,23 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
     void *const arrays[WORKSPACE_COUNT] = {[WORKSPACE_NORMED] = &s->x,
                                            [WORKSPACE_CODES] = &s->codes,
                                            [WORKSPACE_INNER_CODES] = &s->inner_codes,
-                                           [WORKSPACE_COS] = &s->cos,
-                                           [WORKSPACE_SIN] = &s->sin,
-                                           [WORKSPACE_LOCAL_COS] = &s->local.cos,
-                                           [WORKSPACE_LOCAL_SIN] = &s->local.sin,
-                                           [WORKSPACE_Q] = &s->q,
-                                           [WORKSPACE_K] = &s->k,
-                                           [WORKSPACE_V] = &s->v,
+                                           [WORKSPACE_COS] = &s->rotation.cos,
+                                           [WORKSPACE_SIN] = &s->rotation.sin,
+                                           [WORKSPACE_LOCAL_COS] = &s->rotation.local.cos,
+                                           [WORKSPACE_LOCAL_SIN] = &s->rotation.local.sin,
+                                           [WORKSPACE_Q] = &s->qkv.q,
+                                           [WORKSPACE_K] = &s->qkv.k,
+                                           [WORKSPACE_V] = &s->qkv.v,
                                            [WORKSPACE_HEAD_SUMS] = &s->head_sums,
                                            [WORKSPACE_TILE_PARTS] = &s->tile_parts,
-                                           [WORKSPACE_Q_LOW] = &s->q_low,
-                                           [WORKSPACE_K_ROPE] = &s->k_rope,
-                                           [WORKSPACE_LATENT_GATES] = &s->latent_gates,
-                                           [WORKSPACE_Q_GATED] = &s->q_gated,
-                                           [WORKSPACE_DELTA_QKVZ] = &s->delta_qkvz,
-                                           [WORKSPACE_DELTA_BA] = &s->delta_ba,
-                                           [WORKSPACE_DELTA_MIXED] = &s->delta_mixed,
-                                           [WORKSPACE_DELTA_GATES] = &s->delta_gates,
+                                           [WORKSPACE_Q_LOW] = &s->latent.q_low,
+                                           [WORKSPACE_K_ROPE] = &s->latent.k_rope,
+                                           [WORKSPACE_LATENT_GATES] = &s->latent.gates,
+                                           [WORKSPACE_Q_GATED] = &s->qkv.q_gated,
+                                           [WORKSPACE_DELTA_QKVZ] = &s->delta.qkvz,
+                                           [WORKSPACE_DELTA_BA] = &s->delta.ba,
+                                           [WORKSPACE_DELTA_MIXED] = &s->delta.mixed,
+                                           [WORKSPACE_DELTA_GATES] = &s->delta.gates,
                                            [WORKSPACE_INDEX_Q] = &s->index.q,
                                            [WORKSPACE_INDEX_TURNED] = &s->index.turned,
                                            [WORKSPACE_INDEX_K] = &s->index.k,
@@ -98,33 +98,33 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
                                            [WORKSPACE_INDEX_SCORES] = &s->index.scores,
                                            [WORKSPACE_INDEX_GATHERED] = &s->index.gathered,
                                            [WORKSPACE_INDEX_BLOCKS] = &s->index.blocks,
-                                           [WORKSPACE_K_NARROW] = &s->k_narrow,
-                                           [WORKSPACE_V_NARROW] = &s->v_narrow,
-                                           [WORKSPACE_Q_WIDE] = &s->q_wide,
-                                           [WORKSPACE_O_WIDE] = &s->o_wide,
-                                           [WORKSPACE_ATTENDED] = &s->attended,
-                                           [WORKSPACE_GATE] = &s->gate,
-                                           [WORKSPACE_UP] = &s->up,
-                                           [WORKSPACE_MIX] = &s->mix,
-                                           [WORKSPACE_SHARED] = &s->shared,
-                                           [WORKSPACE_SHORTCUT] = &s->shortcut,
-                                           [WORKSPACE_ROUTED] = &s->routed};
+                                           [WORKSPACE_K_NARROW] = &s->qkv.k_narrow,
+                                           [WORKSPACE_V_NARROW] = &s->qkv.v_narrow,
+                                           [WORKSPACE_Q_WIDE] = &s->qkv.q_wide,
+                                           [WORKSPACE_O_WIDE] = &s->qkv.o_wide,
+                                           [WORKSPACE_ATTENDED] = &s->qkv.attended,
+                                           [WORKSPACE_GATE] = &s->ffn.gate,
+                                           [WORKSPACE_UP] = &s->ffn.up,
+                                           [WORKSPACE_MIX] = &s->ffn.mix,
+                                           [WORKSPACE_SHARED] = &s->ffn.shared,
+                                           [WORKSPACE_SHORTCUT] = &s->ffn.shortcut,
+                                           [WORKSPACE_ROUTED] = &s->ffn.routed};
     for (int i = 0; i < WORKSPACE_COUNT; i++) {
         void *p = base + at->offset[i];
         memcpy(arrays[i], &p, sizeof p);
     }
     if (!has_codes) s->codes = s->inner_codes = NULL;
-    if (s->o.model->kv_lora > 0 || stage_is_padded(s)) return;
-    s->k_narrow = s->k;
-    s->v_narrow = s->v;
-    s->q_wide = s->q;
-    s->o_wide = s->attended;
+    if (s->o.model->attn.kv_lora > 0 || stage_is_padded(s)) return;
+    s->qkv.k_narrow = s->qkv.k;
+    s->qkv.v_narrow = s->qkv.v;
+    s->qkv.q_wide = s->qkv.q;
+    s->qkv.o_wide = s->qkv.attended;
 }
 
 static struct status make_ones(struct stage *s)
 {
     const struct arch *m = s->o.model;
-    const size_t n = m->l2_norm || m->v_norm ? arch_value_dim_most(m) : 0;
+    const size_t n = m->attn.l2_norm || m->attn.v_norm ? arch_value_dim_most(m) : 0;
     if (n == 0) return status_ok();
     TRY(mem_alloc(&s->ones, n, sizeof *s->ones, "workspace"));
     for (size_t i = 0; i < n; i++) s->ones[i] = 1;
@@ -145,7 +145,7 @@ static struct status make_workspace(struct stage *s)
     TRY(stage_make_index(s));
     TRY(stage_make_prediction(s));
     if (s->o.model->tuning.scale != 0)
-        TRY(mem_alloc(&s->q_scale, t, sizeof *s->q_scale, "workspace"));
+        TRY(mem_alloc(&s->rotation.q_scale, t, sizeof *s->rotation.q_scale, "workspace"));
     TRY(make_ones(s));
     TRY(mem_alloc(&s->part_seqs, (t + 1) * stage_n_tables(s), sizeof *s->part_seqs, "workspace"));
     TRY(mem_alloc(&s->final_rows, t, sizeof *s->final_rows, "workspace"));
@@ -166,9 +166,9 @@ static struct status make_kv(struct stage *s)
         .n_layers = kv_groups_layers(&s->kv_groups, o->layout, o->weights->place.pp),
         .n_blocks = o->n_kv_blocks,
         .n_kv_heads = s->attention.n_kv_heads,
-        .head_dim = o->model->head_dim,
+        .head_dim = o->model->attn.head_dim,
         .dtype = o->flags->kv_dtype,
-        .latent = o->model->kv_lora > 0,
+        .latent = o->model->attn.kv_lora > 0,
         .index_dim = o->model->index.dim,
         .has_index = has_index};
     return kv_pool_create(o->kern, &shape, &s->kv);
@@ -210,7 +210,7 @@ void stage_destroy(struct stage **stage)
     stage_free_adapters(s);
     stage_free_kept(s);
     mem_ops_free(s->o.kern, &s->workspace);
-    mem_free(&s->q_scale);
+    mem_free(&s->rotation.q_scale);
     mem_free(&s->ones);
     mem_free(&s->part_seqs);
     mem_free(&s->positions);
@@ -296,17 +296,18 @@ void stage_keep_normed(struct stage *s, const struct part *p, bool is_first, con
 static struct part stage_part_of(const struct stage *s, const struct hidden *hidden, size_t row0,
                                  size_t n_rows, int lane)
 {
-    const size_t d = s->o.model->width, half = s->o.model->rotary / 2;
+    const size_t d = s->o.model->width, half = s->o.model->attn.rotary / 2;
     const size_t local = arch_local_rotary(s->o.model) / 2;
-    return (struct part){.hidden = {.n_rows = n_rows,
-                                    .h = hidden->h + row0 * d,
-                                    .bad = hidden->bad + row0,
-                                    .dropped = hidden->dropped + row0},
-                         .row0 = row0,
-                         .cos = s->cos + row0 * half,
-                         .sin = s->sin + row0 * half,
-                         .local = {s->local.cos + row0 * local, s->local.sin + row0 * local},
-                         .lane = lane};
+    return (struct part){
+        .hidden = {.n_rows = n_rows,
+                   .h = hidden->h + row0 * d,
+                   .bad = hidden->bad + row0,
+                   .dropped = hidden->dropped + row0},
+        .row0 = row0,
+        .cos = s->rotation.cos + row0 * half,
+        .sin = s->rotation.sin + row0 * half,
+        .local = {s->rotation.local.cos + row0 * local, s->rotation.local.sin + row0 * local},
+        .lane = lane};
 }
 
 /* Writes to `out` the parts of the sequences that are in rows [begin, end) of the step, with rows

@@ -11,18 +11,19 @@ static stage_attend attend_heads;
 void stage_describe_attention(struct stage *s)
 {
     const struct arch *m = s->o.model;
-    s->attend = m->kv_lora > 0 ? stage_latent : attend_heads;
+    s->attend = m->attn.kv_lora > 0 ? stage_latent : attend_heads;
     const struct weights *w = s->o.weights;
-    const uint32_t heads_per_kv = m->n_heads / m->n_kv_heads;
-    s->attention = (struct attention_shape){.n_heads = range_count(w->heads),
-                                            .n_kv_heads = range_count(w->kv_heads),
-                                            .head_dim = m->head_dim,
-                                            .kv_of_head = s->kv_of_head,
-                                            .scale = w->rope_factors.softmax * m->scale.attention,
-                                            .softcap = m->softcap,
-                                            .norm_eps = m->norm_eps,
-                                            .norms_last = m->family->qk_norm_last || m->l2_norm,
-                                            .ahead = m->encoder};
+    const uint32_t heads_per_kv = m->attn.n_heads / m->attn.n_kv_heads;
+    s->attention =
+        (struct attention_shape){.n_heads = range_count(w->heads),
+                                 .n_kv_heads = range_count(w->kv_heads),
+                                 .head_dim = m->attn.head_dim,
+                                 .kv_of_head = s->kv_of_head,
+                                 .scale = w->rope_factors.softmax * m->scale.attention,
+                                 .softcap = m->attn.softcap,
+                                 .norm_eps = m->norm_eps,
+                                 .norms_last = m->family->qk_norm_last || m->attn.l2_norm,
+                                 .ahead = m->encoder};
     for (uint32_t h = w->heads.begin; h < w->heads.end; h++) {
         s->kv_of_head[h - w->heads.begin] = (uint8_t)(h / heads_per_kv - w->kv_heads.begin);
     }
@@ -42,23 +43,23 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
             s->positions[seqs[i].row0 + r] = (int32_t)(seqs[i].pos0 + r);
         }
     }
-    for (size_t i = 0; s->q_scale != NULL && i < n_rows; i++)
-        s->q_scale[i] = tuned(&s->o.model->tuning, s->positions[i]);
+    for (size_t i = 0; s->rotation.q_scale != NULL && i < n_rows; i++)
+        s->rotation.q_scale[i] = tuned(&s->o.model->tuning, s->positions[i]);
     op_step_begin(s->o.kern, seqs, n_seqs, n_rows);
     struct rope_table_args a = {.positions = s->positions,
                                 .n_rows = n_rows,
                                 .inv_freq = s->o.weights->inv_freq,
-                                .rot = s->o.model->rotary,
+                                .rot = s->o.model->attn.rotary,
                                 .scale = s->o.weights->rope_factors.attention,
-                                .cos = s->cos,
-                                .sin = s->sin};
+                                .cos = s->rotation.cos,
+                                .sin = s->rotation.sin};
     op_rope_table(s->o.kern, &a);
     if (s->o.weights->local_inv_freq == NULL) return;
     a.inv_freq = s->o.weights->local_inv_freq;
     a.rot = arch_local_rotary(s->o.model);
     a.scale = 1;
-    a.cos = s->local.cos;
-    a.sin = s->local.sin;
+    a.cos = s->rotation.local.cos;
+    a.sin = s->rotation.local.sin;
     op_rope_table(s->o.kern, &a);
 }
 
@@ -69,48 +70,48 @@ static void norm_whole(struct stage *s, const struct attention_weights *w, size_
 {
     const struct arch *m = s->o.model;
     const struct range q = s->o.weights->heads, kv = s->o.weights->kv_heads;
-    const size_t n = m->n_heads + m->n_kv_heads;
-    uint32_t *q_sums = s->head_sums, *k_sums = s->head_sums + m->n_heads;
+    const size_t n = m->attn.n_heads + m->attn.n_kv_heads;
+    uint32_t *q_sums = s->head_sums, *k_sums = s->head_sums + m->attn.n_heads;
     mem_ops_fill(s->o.kern, s->head_sums, 0, n_rows * n * sizeof *s->head_sums);
-    op_head_square_sums(s->o.kern, &(struct square_sums_args){.x = s->q,
+    op_head_square_sums(s->o.kern, &(struct square_sums_args){.x = s->qkv.q,
                                                               .n_rows = n_rows,
                                                               .n_heads = range_count(q),
-                                                              .head_dim = m->query_dim,
+                                                              .head_dim = m->attn.query_dim,
                                                               .sums = q_sums + q.begin,
                                                               .stride = n});
-    op_head_square_sums(s->o.kern, &(struct square_sums_args){.x = s->k_narrow,
+    op_head_square_sums(s->o.kern, &(struct square_sums_args){.x = s->qkv.k_narrow,
                                                               .n_rows = n_rows,
                                                               .n_heads = range_count(kv),
-                                                              .head_dim = m->query_dim,
+                                                              .head_dim = m->attn.query_dim,
                                                               .sums = k_sums + kv.begin,
                                                               .stride = n});
     device_or_u32(s->o.kern, s->o.comm, COMM_TP, s->head_sums, n_rows * n);
-    struct norm_whole a = {.x = s->q,
+    struct norm_whole a = {.x = s->qkv.q,
                            .w = w->q_norm,
                            .sums = q_sums,
                            .n_rows = n_rows,
-                           .n = (size_t)range_count(q) * m->query_dim,
-                           .n_whole = (size_t)m->n_heads * m->query_dim,
-                           .n_sums = m->n_heads,
+                           .n = (size_t)range_count(q) * m->attn.query_dim,
+                           .n_whole = (size_t)m->attn.n_heads * m->attn.query_dim,
+                           .n_sums = m->attn.n_heads,
                            .stride = n,
                            .eps = m->norm_eps};
     op_norm_whole(s->o.kern, &a);
-    a.x = s->k_narrow;
+    a.x = s->qkv.k_narrow;
     a.w = w->k_norm;
     a.sums = k_sums;
-    a.n = (size_t)range_count(kv) * m->query_dim;
-    a.n_whole = (size_t)m->n_kv_heads * m->query_dim;
-    a.n_sums = m->n_kv_heads;
+    a.n = (size_t)range_count(kv) * m->attn.query_dim;
+    a.n_whole = (size_t)m->attn.n_kv_heads * m->attn.query_dim;
+    a.n_sums = m->attn.n_kv_heads;
     op_norm_whole(s->o.kern, &a);
 }
 
 static void clip(struct stage *s, size_t n_rows)
 {
-    const size_t n_q = (size_t)s->attention.n_heads * s->o.model->query_dim;
-    const size_t n_kv = (size_t)s->attention.n_kv_heads * s->o.model->query_dim;
-    op_clamp(s->o.kern, s->q, s->o.model->clip_qkv, n_rows * n_q);
-    op_clamp(s->o.kern, s->k_narrow, s->o.model->clip_qkv, n_rows * n_kv);
-    op_clamp(s->o.kern, s->v_narrow, s->o.model->clip_qkv, n_rows * n_kv);
+    const size_t n_q = (size_t)s->attention.n_heads * s->o.model->attn.query_dim;
+    const size_t n_kv = (size_t)s->attention.n_kv_heads * s->o.model->attn.query_dim;
+    op_clamp(s->o.kern, s->qkv.q, s->o.model->attn.clip_qkv, n_rows * n_q);
+    op_clamp(s->o.kern, s->qkv.k_narrow, s->o.model->attn.clip_qkv, n_rows * n_kv);
+    op_clamp(s->o.kern, s->qkv.v_narrow, s->o.model->attn.clip_qkv, n_rows * n_kv);
 }
 
 bool stage_is_padded(const struct stage *s)
@@ -130,7 +131,7 @@ static void norm_narrow(struct stage *s, float *x, const float *w, size_t width,
 /* Sets `to` [n, Hd] to the heads of `from` [n, width], padded with zeros. */
 static void widen(struct stage *s, const float *from, size_t width, size_t n, float *to)
 {
-    const size_t wide = s->o.model->head_dim;
+    const size_t wide = s->o.model->attn.head_dim;
     mem_ops_fill(s->o.kern, to, 0, n * wide * sizeof *to);
     op_place_rows(s->o.kern,
                   &(struct place_args){
@@ -151,7 +152,7 @@ static void widen_kv(struct stage *s, const struct layer *layer, const float *fr
                      size_t n_rows, float *to)
 {
     const struct range kv = s->o.weights->kv_heads, computed = computed_kv(s, layer);
-    const size_t n_kv = range_count(kv), wide = s->o.model->head_dim;
+    const size_t n_kv = range_count(kv), wide = s->o.model->attn.head_dim;
     if (layer->kv_share == 1) {
         widen(s, from, width, n_rows * n_kv, to);
         return;
@@ -179,45 +180,45 @@ static void widen_heads(struct stage *s, const struct layer *layer, const float 
     const size_t n_kv = n_rows * range_count(computed_kv(s, layer));
     const size_t width = arch_query_dim(m, layer->has_window);
     const size_t v_width = arch_value_dim_of(m, layer->has_window);
-    norm_narrow(s, s->q, q_norm, width, n_q);
-    norm_narrow(s, s->k_narrow, k_norm, width, n_kv);
-    norm_narrow(s, s->v_narrow, m->v_norm ? s->ones : NULL, v_width, n_kv);
-    widen(s, s->q, width, n_q, s->q_wide);
-    widen_kv(s, layer, s->k_narrow, width, n_rows, s->k);
-    widen_kv(s, layer, s->v_narrow, v_width, n_rows, s->v);
+    norm_narrow(s, s->qkv.q, q_norm, width, n_q);
+    norm_narrow(s, s->qkv.k_narrow, k_norm, width, n_kv);
+    norm_narrow(s, s->qkv.v_narrow, m->attn.v_norm ? s->ones : NULL, v_width, n_kv);
+    widen(s, s->qkv.q, width, n_q, s->qkv.q_wide);
+    widen_kv(s, layer, s->qkv.k_narrow, width, n_rows, s->qkv.k);
+    widen_kv(s, layer, s->qkv.v_narrow, v_width, n_rows, s->qkv.v);
 }
 
 /* s->attended [T, H, elements of v] = s->o_wide without the padding of each head. */
 static void narrow_heads(struct stage *s, const struct layer *layer, size_t n_rows)
 {
     const size_t narrow = arch_value_dim_of(s->o.model, layer->has_window);
-    op_place_rows(s->o.kern, &(struct place_args){.from = s->o_wide,
+    op_place_rows(s->o.kern, &(struct place_args){.from = s->qkv.o_wide,
                                                   .n_rows = n_rows * s->attention.n_heads,
                                                   .width = narrow,
                                                   .to_stride = narrow,
-                                                  .to = s->attended,
-                                                  .from_stride = s->o.model->head_dim});
+                                                  .to = s->qkv.attended,
+                                                  .from_stride = s->o.model->attn.head_dim});
 }
 
 /* s->q [T, H, query_dim] = the queries of s->q_gated. */
 static void take_queries(struct stage *s, size_t n_rows)
 {
-    const size_t n = s->o.model->query_dim;
-    op_place_rows(s->o.kern, &(struct place_args){.from = s->q_gated,
+    const size_t n = s->o.model->attn.query_dim;
+    op_place_rows(s->o.kern, &(struct place_args){.from = s->qkv.q_gated,
                                                   .n_rows = n_rows * s->attention.n_heads,
                                                   .width = n,
                                                   .to_stride = n,
-                                                  .to = s->q,
+                                                  .to = s->qkv.q,
                                                   .from_stride = 2 * n});
 }
 
 /* Multiplies each head of s->attended by the sigmoid of its gate. */
 static void apply_gates(struct stage *s, size_t n_rows)
 {
-    const size_t n = s->o.model->query_dim, n_heads = s->attention.n_heads;
+    const size_t n = s->o.model->attn.query_dim, n_heads = s->attention.n_heads;
     op_sigmoid_heads(s->o.kern,
-                     &(struct sigmoid_heads){.x = s->attended,
-                                             .gate = {s->q_gated + n, 2 * n * n_heads, 2 * n},
+                     &(struct sigmoid_heads){.x = s->qkv.attended,
+                                             .gate = {s->qkv.q_gated + n, 2 * n * n_heads, 2 * n},
                                              .n_rows = n_rows,
                                              .n_heads = n_heads,
                                              .width = n});
@@ -227,19 +228,20 @@ static void apply_gates(struct stage *s, size_t n_rows)
 static uint32_t rotary_of(const struct stage *s, const struct layer *layer)
 {
     if (layer->is_unrotated) return 0;
-    return layer->is_local ? arch_local_rotary(s->o.model) : s->o.model->rotary;
+    return layer->is_local ? arch_local_rotary(s->o.model) : s->o.model->attn.rotary;
 }
 
 /* In a layer whose v is k: copies k, before it is normed. */
 static void copy_keys(struct stage *s, const struct layer *layer, size_t n_rows)
 {
     const struct arch *m = s->o.model;
-    const size_t n = range_count(computed_kv(s, layer)) * m->full_dim;
-    if (!m->full_k_is_v || layer->has_window) return;
-    op_place_rows(
-        s->o.kern,
-        &(struct place_args){
-            .from = s->k_narrow, .n_rows = n_rows, .width = n, .to_stride = n, .to = s->v_narrow});
+    const size_t n = range_count(computed_kv(s, layer)) * m->attn.full_dim;
+    if (!m->attn.full_k_is_v || layer->has_window) return;
+    op_place_rows(s->o.kern, &(struct place_args){.from = s->qkv.k_narrow,
+                                                  .n_rows = n_rows,
+                                                  .width = n,
+                                                  .to_stride = n,
+                                                  .to = s->qkv.v_narrow});
 }
 
 /* s->attended = attention over the keys and values of each head, of the normed rows `in`. */
@@ -248,30 +250,30 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
 {
     const struct attention_weights *w = &layer->attention;
     const size_t n_rows = p->hidden.n_rows;
-    const bool gated = s->o.model->gated_heads;
-    const struct column qkv[] = {{&w->q, gated ? s->q_gated : s->q, w->q_bias},
-                                 {&w->k, s->k_narrow, w->k_bias},
-                                 {&w->v, s->v_narrow, w->v_bias}};
+    const bool gated = s->o.model->attn.gated_heads;
+    const struct column qkv[] = {{&w->q, gated ? s->qkv.q_gated : s->qkv.q, w->q_bias},
+                                 {&w->k, s->qkv.k_narrow, w->k_bias},
+                                 {&w->v, s->qkv.v_narrow, w->v_bias}};
     stage_columns(s, qkv, 3, in);
     stage_adapt_columns(s, &(struct adapter_columns){layer, ADAPTER_Q, qkv, 3}, p, in);
     if (gated) take_queries(s, n_rows);
     copy_keys(s, layer, n_rows);
-    const bool whole = s->o.model->qk_norm_whole, padded = stage_is_padded(s);
+    const bool whole = s->o.model->attn.qk_norm_whole, padded = stage_is_padded(s);
     const float *q_norm = whole ? NULL : w->q_norm, *k_norm = whole ? NULL : w->k_norm;
-    if (s->o.model->l2_norm && !layer->is_unrotated) q_norm = k_norm = s->ones;
-    if (s->q_scale != NULL && (layer->is_unrotated || s->o.model->tuning.everywhere))
-        op_scale_rows(s->o.kern, s->q, s->q_scale + p->row0, n_rows,
-                      (size_t)s->attention.n_heads * s->o.model->query_dim, s->q);
+    if (s->o.model->attn.l2_norm && !layer->is_unrotated) q_norm = k_norm = s->ones;
+    if (s->rotation.q_scale != NULL && (layer->is_unrotated || s->o.model->tuning.everywhere))
+        op_scale_rows(s->o.kern, s->qkv.q, s->rotation.q_scale + p->row0, n_rows,
+                      (size_t)s->attention.n_heads * s->o.model->attn.query_dim, s->qkv.q);
     if (whole) norm_whole(s, w, n_rows);
-    if (s->o.model->clip_qkv > 0) clip(s, n_rows);
+    if (s->o.model->attn.clip_qkv > 0) clip(s, n_rows);
     if (s->o.model->scale.values != 0)
-        op_scale(s->o.kern, s->v_narrow, s->o.model->scale.values,
-                 n_rows * range_count(computed_kv(s, layer)) * s->o.model->value_dim);
+        op_scale(s->o.kern, s->qkv.v_narrow, s->o.model->scale.values,
+                 n_rows * range_count(computed_kv(s, layer)) * s->o.model->attn.value_dim);
     if (padded) widen_heads(s, layer, q_norm, k_norm, n_rows);
-    const struct attention_work work = {.q = s->q_wide,
-                                        .k = s->k,
-                                        .v = s->v,
-                                        .out = s->o_wide,
+    const struct attention_work work = {.q = s->qkv.q_wide,
+                                        .k = s->qkv.k,
+                                        .v = s->qkv.v,
+                                        .out = s->qkv.o_wide,
                                         .q_norm = padded ? NULL : q_norm,
                                         .k_norm = padded ? NULL : k_norm,
                                         .sinks = w->sinks,
@@ -297,7 +299,7 @@ static const struct packed *first_mixer(const struct stage *s, const struct laye
 {
     const struct layout *l = s->o.layout;
     const struct attention_weights *w = &layer->attention;
-    if (!layer->is_delta) return s->o.model->q_lora > 0 ? &w->latent.q_a : &w->q;
+    if (!layer->is_delta) return s->o.model->attn.q_lora > 0 ? &w->latent.q_a : &w->q;
     const bool all_have = range_count(layout_delta_heads(l, l->tp - 1)) > 0;
     const struct arch *m = s->o.model;
     const bool are_apart = m->family->delta_apart || m->delta.is_mamba || m->delta.by_channel;
@@ -313,8 +315,8 @@ static struct inner_rows mixed_rows(const struct stage *s, const struct layer *l
     const struct range held = layer->is_delta ? w->delta_heads : w->heads;
     const uint32_t n =
         layer->is_delta ? arch_dim_unit(m, DIM_DELTA_V) : arch_value_dim_of(m, layer->has_window);
-    const uint32_t n_units = layer->is_delta ? arch_delta_units(m) : m->n_heads;
-    return (struct inner_rows){.x = s->attended,
+    const uint32_t n_units = layer->is_delta ? arch_delta_units(m) : m->attn.n_heads;
+    return (struct inner_rows){.x = s->qkv.attended,
                                .n_rows = n_rows,
                                .held = {held.begin * n, held.end * n},
                                .n_all = (size_t)n_units * n,
@@ -332,7 +334,7 @@ void stage_attention(struct stage *s, const struct layer *layer, struct part *p)
     stage_attend *const recur = s->o.model->delta.is_mamba ? stage_mamba : stage_delta;
     (layer->is_delta ? recur : s->attend)(s, layer, p, &in);
     const struct inner_rows o = mixed_rows(s, layer, n_rows);
-    stage_show(s, TAP_O, s->attended, n_rows, range_count(o.held));
+    stage_show(s, TAP_O, s->qkv.attended, n_rows, range_count(o.held));
     in = s->row_sum->input(s, &o);
     const struct block_output out = {.w = layer->is_delta ? &layer->delta.o : &w->o,
                                      .bias = w->o_bias,

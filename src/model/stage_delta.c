@@ -46,8 +46,8 @@ static void project_joined(struct stage *s, const struct delta_weights *w, struc
     const size_t d = a->shape.key_dim, n_v = (size_t)a->shape.per_key * a->shape.value_dim;
     const size_t head = 2 * (d + n_v), row = a->shape.n_heads * head;
     const size_t gates = (size_t)a->shape.n_heads * 2 * a->shape.per_key;
-    const struct column columns[] = {{&w->qkvz, s->delta_qkvz, NULL}, {&w->ba, s->delta_ba, NULL}};
-    const float *x = s->delta_qkvz, *ba = s->delta_ba;
+    const struct column columns[] = {{&w->qkvz, s->delta.qkvz, NULL}, {&w->ba, s->delta.ba, NULL}};
+    const float *x = s->delta.qkvz, *ba = s->delta.ba;
     stage_columns(s, columns, 2, in);
     a->q = (struct head_view){x, row, head};
     a->k = (struct head_view){x + d, row, head};
@@ -63,8 +63,8 @@ static void project_apart(struct stage *s, const struct delta_weights *w, struct
 {
     const size_t d = a->shape.key_dim, n_v = (size_t)a->shape.per_key * a->shape.value_dim;
     const size_t n = a->shape.n_heads, t = a->n_rows, per_key = a->shape.per_key;
-    float *q = s->delta_qkvz, *k = q + t * n * d, *v = k + t * n * d, *z = v + t * n * n_v;
-    float *b = s->delta_ba, *gate = b + t * n * per_key;
+    float *q = s->delta.qkvz, *k = q + t * n * d, *v = k + t * n * d, *z = v + t * n * n_v;
+    float *b = s->delta.ba, *gate = b + t * n * per_key;
     const struct column first[] = {{&w->q, q, NULL}, {&w->k, k, NULL}, {&w->v, v, NULL}};
     const struct column rest[] = {{&w->z, z, NULL}, {&w->b, b, NULL}, {&w->a, gate, NULL}};
     stage_columns(s, first, 3, in);
@@ -85,8 +85,8 @@ static void project_channels(struct stage *s, const struct delta_weights *w, str
 {
     const bool is_direct = s->o.model->family->ling;
     const size_t d = a->shape.key_dim, n = a->shape.n_heads, t = a->n_rows;
-    float *q = s->delta_qkvz, *k = q + t * n * d, *v = k + t * n * d, *z = v + t * n * d;
-    float *b = s->delta_ba, *gate = b + t * n, *a_low = gate + t * n * d;
+    float *q = s->delta.qkvz, *k = q + t * n * d, *v = k + t * n * d, *z = v + t * n * d;
+    float *b = s->delta.ba, *gate = b + t * n, *a_low = gate + t * n * d;
     float *z_low = a_low + (is_direct ? 0 : t * d);
     if (n == 0) return;
     const struct column first[] = {{&w->q, q, NULL}, {&w->k, k, NULL}, {&w->v, v, NULL}};
@@ -125,9 +125,9 @@ void stage_delta(struct stage *s, const struct layer *layer, const struct part *
                            .seqs = p->seqs,
                            .n_seqs = p->n_seqs,
                            .n_rows = p->hidden.n_rows,
-                           .mixed = s->delta_mixed,
-                           .gates = s->delta_gates,
-                           .out = s->attended};
+                           .mixed = s->delta.mixed,
+                           .gates = s->delta.gates,
+                           .out = s->qkv.attended};
     (shape.by_channel                  ? project_channels
      : s->o.model->family->delta_apart ? project_apart
                                        : project_joined)(s, w, &a, in);

@@ -7,10 +7,10 @@
 struct status stage_make_moe(struct stage *s)
 {
     const struct arch *m = s->o.model;
-    if (m->n_experts == 0) return status_ok();
+    if (m->moe.n_experts == 0) return status_ok();
     if (s->o.capacity->policy != CAPACITY_DROPLESS &&
-        (m->family->sigmoid || m->weighs_inputs || m->router.n_groups > 1 || m->shortcut ||
-         m->joins_experts)) {
+        (m->family->sigmoid || m->moe.weighs_inputs || m->moe.router.n_groups > 1 || m->shortcut ||
+         m->moe.joins)) {
         return status_make(STATUS_USAGE, "--capacity-factor: not implemented for the routing of %s",
                            m->family->title);
     }
@@ -22,7 +22,7 @@ struct status stage_make_moe(struct stage *s)
                                   .capacity = s->o.capacity,
                                   .weight_only = stage_is_weight_only(&s->o),
                                   .tap = s->o.tap};
-    TRY(mem_alloc(&s->expert_load, (size_t)range_count(s->o.weights->layers) * m->n_experts,
+    TRY(mem_alloc(&s->expert_load, (size_t)range_count(s->o.weights->layers) * m->moe.n_experts,
                   sizeof *s->expert_load, "expert load"));
     return moe_create(&o, &s->moe);
 }
@@ -31,11 +31,11 @@ struct status stage_make_moe(struct stage *s)
 static void activate(struct stage *s, const struct ffn_weights *w, size_t n)
 {
     if (s->o.model->gate == GATE_RELU2)
-        op_relu2(s->o.kern, s->gate, n);
+        op_relu2(s->o.kern, s->ffn.gate, n);
     else if (s->o.model->gate == GATE_GELU)
-        op_gelu(s->o.kern, s->gate, n);
+        op_gelu(s->o.kern, s->ffn.gate, n);
     else
-        op_xielu(s->o.kern, s->gate, w->xielu, n);
+        op_xielu(s->o.kern, s->ffn.gate, w->xielu, n);
 }
 
 static bool is_ungated(enum gate_kind gate)
@@ -53,21 +53,21 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
     const size_t f = w->gate.n_out, n_rows = in->n_rows;
     const uint32_t tp = s->o.weights->place.tp;
     const bool is_shared = layer->is_moe && !layer->starts_shortcut;
-    const struct inner_rows rows = {.x = s->gate,
-                                    .n_rows = n_rows,
-                                    .held =
-                                        is_shared ? layout_shared_ffn(l, tp) : layout_ffn(l, tp),
-                                    .n_all = is_shared ? s->o.model->shared_ffn : s->o.model->ffn,
-                                    .memory = s->inner_codes};
+    const struct inner_rows rows = {
+        .x = s->ffn.gate,
+        .n_rows = n_rows,
+        .held = is_shared ? layout_shared_ffn(l, tp) : layout_ffn(l, tp),
+        .n_all = is_shared ? s->o.model->moe.shared_ffn : s->o.model->ffn,
+        .memory = s->inner_codes};
     struct act_rows inner = s->row_sum->input(s, &rows);
-    const struct column gate_up[] = {{&w->gate, s->gate, w->gate_bias},
-                                     {&w->up, s->up, w->up_bias}};
+    const struct column gate_up[] = {{&w->gate, s->ffn.gate, w->gate_bias},
+                                     {&w->up, s->ffn.up, w->up_bias}};
     const bool is_adapted = !is_shared && stage_adapts_ffn(s, layer, p);
     const struct adapter_columns adapted = {layer, ADAPTER_GATE, gate_up, 2};
     if ((s->o.model->family->xielu && !is_shared) || is_ungated(s->o.model->gate)) {
         stage_columns(s, gate_up, 1, in);
         activate(s, w, n_rows * f);
-        stage_show(s, TAP_DOWN, s->gate, n_rows, f);
+        stage_show(s, TAP_DOWN, s->ffn.gate, n_rows, f);
         return inner;
     }
     act_codes(s->o.kern, in, &w->gate);
@@ -79,15 +79,15 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
         if (is_adapted) stage_adapt_columns(s, &adapted, p, in);
         if (f > 0)
             op_swiglu(s->o.kern, &(struct swiglu_args){.kind = s->o.model->gate,
-                                                       .gate = s->gate,
-                                                       .up = s->up,
+                                                       .gate = s->ffn.gate,
+                                                       .up = s->ffn.up,
                                                        .stride = f,
                                                        .n_rows = n_rows,
                                                        .n = f,
-                                                       .y = s->gate,
+                                                       .y = s->ffn.gate,
                                                        .y_stride = f});
     }
-    stage_show(s, TAP_DOWN, s->gate, n_rows, f);
+    stage_show(s, TAP_DOWN, s->ffn.gate, n_rows, f);
     return inner;
 }
 
@@ -118,14 +118,14 @@ static const float *shared_block(struct stage *s, const struct layer *layer, str
                                  struct part *p)
 {
     const size_t n_rows = range_count(p->own), d = s->o.model->width, first = p->own.begin;
-    float *shared = s->shared + p->row0 * d;
-    if (s->o.model->shared_ffn == 0) return NULL;
+    float *shared = s->ffn.shared + p->row0 * d;
+    if (s->o.model->moe.shared_ffn == 0) return NULL;
     struct act_rows inner = swiglu(s, layer, in, p);
     s->row_sum->assign(s, &layer->ffn.down, &inner, shared, p);
     if (layer->ffn.mix.n_out == 0) return shared;
-    const struct column mix = {&layer->ffn.mix, s->mix, NULL};
+    const struct column mix = {&layer->ffn.mix, s->ffn.mix, NULL};
     stage_columns(s, &mix, 1, in);
-    op_sigmoid_rows(s->o.kern, shared + first * d, s->mix + first, n_rows, d);
+    op_sigmoid_rows(s->o.kern, shared + first * d, s->ffn.mix + first, n_rows, d);
     return shared;
 }
 
@@ -156,7 +156,7 @@ static bool is_apart(const struct layer *layer)
 /* Returns the part's rows of the experts' output, which the next layer adds or which is normed. */
 static float *shortcut_of(const struct stage *s, const struct part *p)
 {
-    return s->shortcut + p->row0 * s->o.model->width;
+    return s->ffn.shortcut + p->row0 * s->o.model->width;
 }
 
 /* Returns the part's rows for the MoE block, without the shared experts' output. */
@@ -168,12 +168,12 @@ static struct moe_rows moe_rows_of(const struct stage *s, const struct layer *la
                              .own = p->own,
                              .x = in->x,
                              .in = in,
-                             .router_x = layer->moe.router_norm != NULL ? s->routed : NULL,
+                             .router_x = layer->moe.router_norm != NULL ? s->ffn.routed : NULL,
                              .h = is_apart(layer) ? shortcut_of(s, p) : hidden->h,
                              .bad = hidden->bad,
                              .dropped = hidden->dropped,
-                             .load =
-                                 s->expert_load + (size_t)layer->in_stage * s->o.model->n_experts};
+                             .load = s->expert_load +
+                                     (size_t)layer->in_stage * s->o.model->moe.n_experts};
 }
 
 static struct act_rows normed_rows(struct stage *s, const struct layer *layer, const struct part *p)
@@ -215,10 +215,11 @@ static void route_rows(struct stage *s, const struct layer *layer, struct part *
     const size_t d = s->o.model->width;
     const struct act_rows in =
         s->row_sum->norm(s, p, stage_norm(layer->moe.router_norm, NULL), NULL);
-    op_place_rows(
-        s->o.kern,
-        &(struct place_args){
-            .from = in.x, .n_rows = p->hidden.n_rows, .width = d, .to_stride = d, .to = s->routed});
+    op_place_rows(s->o.kern, &(struct place_args){.from = in.x,
+                                                  .n_rows = p->hidden.n_rows,
+                                                  .width = d,
+                                                  .to_stride = d,
+                                                  .to = s->ffn.routed});
     if (part_is_cut(p)) comm_barrier(s->o.comm, COMM_TP); /* all ranks have read the shared rows */
 }
 
@@ -234,7 +235,7 @@ static void begin_joined(struct stage *s, const struct layer *layer, struct act_
     *in = s->row_sum->norm(s, p, stage_norm(layer->ffn_norm, NULL), first);
     shared_block(s, layer, in, p);
     norm_in_place(s, layer->moe.shared_out_norm, range_count(p->own),
-                  s->shared + (p->row0 + p->own.begin) * d);
+                  s->ffn.shared + (p->row0 + p->own.begin) * d);
     route_rows(s, layer, p);
     *in = s->row_sum->norm(s, p, stage_norm(layer->moe.norm, NULL), first_linear(s, layer, p));
     clear_shortcut(s, p);
@@ -247,7 +248,7 @@ static void end_joined(struct stage *s, const struct layer *layer, const struct 
     const size_t d = s->o.model->width, n_rows = range_count(p->own), first = p->own.begin * d;
     float *out = shortcut_of(s, p) + first;
     norm_in_place(s, layer->moe.out_norm, n_rows, out);
-    op_add(s->o.kern, out, s->shared + p->row0 * d + first, n_rows * d);
+    op_add(s->o.kern, out, s->ffn.shared + p->row0 * d + first, n_rows * d);
     norm_in_place(s, layer->ffn_out_norm, n_rows, out);
     op_add(s->o.kern, p->hidden.h + first, out, n_rows * d);
     scale_stream(s, layer, p);

@@ -28,16 +28,16 @@ static void rotate_heads(struct stage *s, const struct part *p, float *x, size_t
     op_rope_tails(s->o.kern, &(struct rope_tails){.x = x,
                                                   .out = s->index.turned,
                                                   .x_stride = m->index.dim,
-                                                  .out_stride = m->rotary,
+                                                  .out_stride = m->attn.rotary,
                                                   .cos = p->cos,
                                                   .sin = p->sin,
                                                   .n_rows = n_rows,
                                                   .n_heads = n_heads,
-                                                  .rot = m->rotary,
+                                                  .rot = m->attn.rotary,
                                                   .pairs = m->index.pairs});
     op_place_rows(s->o.kern, &(struct place_args){.from = s->index.turned,
                                                   .n_rows = n_rows * n_heads,
-                                                  .width = m->rotary,
+                                                  .width = m->attn.rotary,
                                                   .to_stride = m->index.dim,
                                                   .to = x});
 }

@@ -11,15 +11,15 @@
 struct status stage_make_latent(struct stage *s)
 {
     const size_t n_heads = s->attention.n_heads;
-    if (s->o.model->kv_lora == 0) return status_ok();
-    TRY(mem_alloc(&s->heads, n_heads, sizeof *s->heads, "workspace"));
-    return mem_alloc(&s->groups, n_heads, sizeof *s->groups, "workspace");
+    if (s->o.model->attn.kv_lora == 0) return status_ok();
+    TRY(mem_alloc(&s->latent.heads, n_heads, sizeof *s->latent.heads, "workspace"));
+    return mem_alloc(&s->latent.groups, n_heads, sizeof *s->latent.groups, "workspace");
 }
 
 void stage_free_latent(struct stage *s)
 {
-    mem_free(&s->heads);
-    mem_free(&s->groups);
+    mem_free(&s->latent.heads);
+    mem_free(&s->latent.groups);
 }
 
 /* The rows of the local heads: an array [T, H, stride]. */
@@ -35,15 +35,15 @@ static void head_linears(struct stage *s, const struct packed *w, struct head_ro
 {
     const size_t n_heads = s->attention.n_heads;
     for (size_t h = 0; h < n_heads; h++) {
-        s->groups[h] = (struct linear_group){.w = &w[h], .row0 = 0, .n_rows = n_rows};
-        s->heads[h] = (struct linear_args){.groups = &s->groups[h],
-                                           .n_groups = 1,
-                                           .x = x.rows + h * x.stride,
-                                           .x_stride = n_heads * x.stride,
-                                           .y = y.rows + h * y.stride,
-                                           .y_stride = n_heads * y.stride};
+        s->latent.groups[h] = (struct linear_group){.w = &w[h], .row0 = 0, .n_rows = n_rows};
+        s->latent.heads[h] = (struct linear_args){.groups = &s->latent.groups[h],
+                                                  .n_groups = 1,
+                                                  .x = x.rows + h * x.stride,
+                                                  .x_stride = n_heads * x.stride,
+                                                  .y = y.rows + h * y.stride,
+                                                  .y_stride = n_heads * y.stride};
     }
-    op_linears(s->o.kern, s->heads, n_heads);
+    op_linears(s->o.kern, s->latent.heads, n_heads);
     comm_poll(s->o.comm);
 }
 
@@ -54,31 +54,33 @@ static void project(struct stage *s, const struct attention_weights *w, struct a
     const struct latent_weights *latent = &w->latent;
     const struct arch *m = s->o.model;
     const size_t n_rows = in->n_rows;
-    const bool low = m->q_lora > 0;
-    const struct column columns[] = {{low ? &latent->q_a : &w->q, low ? s->q_low : s->q, NULL},
-                                     {&latent->kv_a, s->v, NULL},
-                                     {&latent->k_rope, s->k_rope, NULL}};
+    const bool low = m->attn.q_lora > 0;
+    const struct column columns[] = {
+        {low ? &latent->q_a : &w->q, low ? s->latent.q_low : s->qkv.q, NULL},
+        {&latent->kv_a, s->qkv.v, NULL},
+        {&latent->k_rope, s->latent.k_rope, NULL}};
     stage_columns(s, columns, 3, in);
-    const struct column gates = {&latent->gate, s->latent_gates, NULL};
-    if (m->latent_gates) stage_columns(s, &gates, 1, in);
+    const struct column gates = {&latent->gate, s->latent.gates, NULL};
+    if (m->attn.latent_gates) stage_columns(s, &gates, 1, in);
     if (latent->index.k.n_out > 0) stage_index_project(s, &latent->index, in);
-    op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->v,
+    op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->qkv.v,
                                               .w = latent->kv_a_norm,
                                               .n_rows = n_rows,
-                                              .n = m->kv_lora,
-                                              .eps = m->latent_norm_eps,
-                                              .y = s->v});
-    if (m->latent_scale != 0) op_scale(s->o.kern, s->v, m->latent_scale, n_rows * m->kv_lora);
+                                              .n = m->attn.kv_lora,
+                                              .eps = m->attn.latent_norm_eps,
+                                              .y = s->qkv.v});
+    if (m->attn.latent_scale != 0)
+        op_scale(s->o.kern, s->qkv.v, m->attn.latent_scale, n_rows * m->attn.kv_lora);
     if (!low) return;
-    op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->q_low,
+    op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->latent.q_low,
                                               .w = latent->q_a_norm,
                                               .n_rows = n_rows,
-                                              .n = m->q_lora,
-                                              .eps = m->latent_norm_eps,
-                                              .y = s->q_low});
-    stage_show(s, TAP_Q_LATENT, s->q_low, n_rows, m->q_lora);
-    struct act_rows low_rows = stage_input(s, s->q_low, n_rows, m->q_lora);
-    const struct column q[] = {{&w->q, s->q, NULL}, {&latent->index.q, s->index.q, NULL}};
+                                              .n = m->attn.q_lora,
+                                              .eps = m->attn.latent_norm_eps,
+                                              .y = s->latent.q_low});
+    stage_show(s, TAP_Q_LATENT, s->latent.q_low, n_rows, m->attn.q_lora);
+    struct act_rows low_rows = stage_input(s, s->latent.q_low, n_rows, m->attn.q_lora);
+    const struct column q[] = {{&w->q, s->qkv.q, NULL}, {&latent->index.q, s->index.q, NULL}};
     stage_columns(s, q, latent->index.q.n_out > 0 ? 2 : 1, &low_rows);
 }
 
@@ -86,37 +88,37 @@ static void project(struct stage *s, const struct attention_weights *w, struct a
 static void place_tails(struct stage *s, size_t n_rows)
 {
     const struct arch *m = s->o.model;
-    struct place_args a = {.from = s->q + m->query_dim - m->rotary,
+    struct place_args a = {.from = s->qkv.q + m->attn.query_dim - m->attn.rotary,
                            .n_rows = n_rows * s->attention.n_heads,
-                           .width = m->rotary,
-                           .from_stride = m->query_dim,
-                           .to = s->q_wide + m->kv_lora,
-                           .to_stride = m->head_dim};
+                           .width = m->attn.rotary,
+                           .from_stride = m->attn.query_dim,
+                           .to = s->qkv.q_wide + m->attn.kv_lora,
+                           .to_stride = m->attn.head_dim};
     op_place_rows(s->o.kern, &a);
-    a.from = s->k_rope;
+    a.from = s->latent.k_rope;
     a.n_rows = n_rows;
-    a.from_stride = m->rotary;
-    a.to = s->k + m->kv_lora;
+    a.from_stride = m->attn.rotary;
+    a.to = s->qkv.k + m->attn.kv_lora;
     op_place_rows(s->o.kern, &a);
 }
 
 static void rotate_tails(struct stage *s, const struct part *p)
 {
     const struct arch *m = s->o.model;
-    struct rope_tails a = {.x = s->q + m->query_dim - m->rotary,
-                           .out = s->q_wide + m->kv_lora,
-                           .x_stride = m->query_dim,
-                           .out_stride = m->head_dim,
+    struct rope_tails a = {.x = s->qkv.q + m->attn.query_dim - m->attn.rotary,
+                           .out = s->qkv.q_wide + m->attn.kv_lora,
+                           .x_stride = m->attn.query_dim,
+                           .out_stride = m->attn.head_dim,
                            .cos = p->cos,
                            .sin = p->sin,
                            .n_rows = p->hidden.n_rows,
                            .n_heads = s->attention.n_heads,
-                           .rot = m->rotary,
+                           .rot = m->attn.rotary,
                            .pairs = m->rope_pairs};
     op_rope_tails(s->o.kern, &a);
-    a.x = s->k_rope;
-    a.out = s->k + m->kv_lora;
-    a.x_stride = m->rotary;
+    a.x = s->latent.k_rope;
+    a.out = s->qkv.k + m->attn.kv_lora;
+    a.x_stride = m->attn.rotary;
     a.n_heads = 1;
     op_rope_tails(s->o.kern, &a);
 }
@@ -127,14 +129,18 @@ static void enter_latents(struct stage *s, const struct layer *layer, const stru
 {
     const size_t n_rows = p->hidden.n_rows;
     const struct arch *m = s->o.model;
-    const struct head_rows q = {s->q, m->query_dim}, of_latents = {s->q_wide, m->head_dim};
+    const struct head_rows q = {s->qkv.q, m->attn.query_dim},
+                           of_latents = {s->qkv.q_wide, m->attn.head_dim};
     head_linears(s, layer->attention.latent.k_b, q, of_latents, n_rows);
     if (layer->is_unrotated)
         place_tails(s, n_rows);
     else
         rotate_tails(s, p);
-    const struct place_args latents = {
-        .from = s->v, .n_rows = n_rows, .width = m->kv_lora, .to_stride = m->head_dim, .to = s->k};
+    const struct place_args latents = {.from = s->qkv.v,
+                                       .n_rows = n_rows,
+                                       .width = m->attn.kv_lora,
+                                       .to_stride = m->attn.head_dim,
+                                       .to = s->qkv.k};
     op_place_rows(s->o.kern, &latents);
 }
 
@@ -147,14 +153,14 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
     const struct kv_view kv = kv_pool_layer(s->kv, layer->in_cache);
     if (s->attention.n_heads == 0) return;
     project(s, &layer->attention, in);
-    if (s->q_scale != NULL)
-        op_scale_rows(s->o.kern, s->q, s->q_scale + p->row0, n_rows,
-                      (size_t)s->attention.n_heads * m->query_dim, s->q);
+    if (s->rotation.q_scale != NULL)
+        op_scale_rows(s->o.kern, s->qkv.q, s->rotation.q_scale + p->row0, n_rows,
+                      (size_t)s->attention.n_heads * m->attn.query_dim, s->qkv.q);
     enter_latents(s, layer, p);
-    op_kv_write(s->o.kern, s->k, NULL, &kv, part_seqs(p, layer), p->n_seqs);
+    op_kv_write(s->o.kern, s->qkv.k, NULL, &kv, part_seqs(p, layer), p->n_seqs);
     if (arch_has_index(m, layer->index)) stage_index_keys(s, layer, p);
-    const struct attn_args args = {.q = s->q_wide,
-                                   .out = s->o_wide,
+    const struct attn_args args = {.q = s->qkv.q_wide,
+                                   .out = s->qkv.o_wide,
                                    .kv = kv,
                                    .kv_of_head = s->attention.kv_of_head,
                                    .n_heads = s->attention.n_heads,
@@ -167,9 +173,10 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
         stage_attend_chosen(s, layer, p, &args);
     else
         op_attention(s->o.kern, &args);
-    const struct head_rows o = {s->o_wide, m->head_dim}, out = {s->attended, m->value_dim};
+    const struct head_rows o = {s->qkv.o_wide, m->attn.head_dim},
+                           out = {s->qkv.attended, m->attn.value_dim};
     head_linears(s, latent->v_b, o, out, n_rows);
-    if (m->latent_gates)
-        op_sigmoid_rows(s->o.kern, s->attended, s->latent_gates, n_rows * s->attention.n_heads,
-                        m->value_dim);
+    if (m->attn.latent_gates)
+        op_sigmoid_rows(s->o.kern, s->qkv.attended, s->latent.gates, n_rows * s->attention.n_heads,
+                        m->attn.value_dim);
 }

@@ -27,7 +27,7 @@ static void norm_groups(struct stage *s, const float *norm, size_t n_rows)
                                                   .sums = s->head_sums,
                                                   .norm = norm,
                                                   .n_rows = n_rows,
-                                                  .out = s->attended});
+                                                  .out = s->qkv.attended});
 }
 
 /* Computes s->attended before the norm, on a rank that holds heads. */
@@ -38,16 +38,16 @@ static void scan_stage_rows(struct stage *s, const struct layer *layer, const st
     const struct delta_shape shape = stage_delta_shape(s);
     const struct arch_delta *m = &s->o.model->delta;
     const size_t t = p->hidden.n_rows, n_k = (size_t)shape.n_heads * shape.key_dim;
-    float *q = s->delta_qkvz, *k = q + t * n_k, *v = k + t * n_k;
+    float *q = s->delta.qkvz, *k = q + t * n_k, *v = k + t * n_k;
     float *z = v + t * delta_value_heads(&shape) * shape.value_dim;
     const struct column first[] = {{&w->q, q, NULL}, {&w->k, k, NULL}, {&w->v, v, NULL}};
-    const struct column rest[] = {{&w->z, z, NULL}, {&w->a, s->delta_ba, NULL}};
+    const struct column rest[] = {{&w->z, z, NULL}, {&w->a, s->delta.ba, NULL}};
     const struct mamba_args a = {.shape = shape,
                                  .q = q,
                                  .k = k,
                                  .v = v,
                                  .z = z,
-                                 .dt = s->delta_ba,
+                                 .dt = s->delta.ba,
                                  .conv = w->conv,
                                  .decay_log = w->decay_log,
                                  .step_bias = w->step_bias,
@@ -58,9 +58,9 @@ static void scan_stage_rows(struct stage *s, const struct layer *layer, const st
                                  .seqs = p->seqs,
                                  .n_seqs = p->n_seqs,
                                  .n_rows = t,
-                                 .mixed = s->delta_mixed,
-                                 .gates = s->delta_gates,
-                                 .out = s->attended,
+                                 .mixed = s->delta.mixed,
+                                 .gates = s->delta.gates,
+                                 .out = s->qkv.attended,
                                  .sums = s->head_sums};
     stage_columns(s, first, 3, in);
     stage_columns(s, rest, 2, in);

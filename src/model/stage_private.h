@@ -127,6 +127,51 @@ struct stage;
 typedef void stage_attend(struct stage *s, const struct layer *layer, const struct part *p,
                           struct act_rows *in);
 
+/* In a stage's workspace: q, k, v and attention's output. */
+struct qkv_work {
+    float *q, *attended; /* [T, H query_dim], [T, H value_dim], or in layers with heads of another
+                            width both [T, H full_dim] */
+    float *k, *v;        /* [T, G, Hd] */
+    /* Heads of another width than in the cache: those of latent attention, and padded heads. In
+     * other models k_narrow is k, v_narrow v, q_wide q, and o_wide attended. */
+    float *k_narrow, *v_narrow; /* [T, G, query_dim], [T, G, value_dim]; in a layer that computes
+                                   fewer heads than the cache has, these only, [T, heads, full_dim]
+                                   if they have a width of their own */
+    float *q_wide, *o_wide;     /* [T, H, Hd] */
+    float *q_gated;             /* [T, H, 2 query_dim] q and gate of each head */
+};
+
+/* In the workspace: a gated delta rule, of the key heads held here; or a Mamba-2 scan. */
+struct delta_work {
+    float *qkvz, *ba;     /* the projections */
+    float *mixed, *gates; /* work of op_delta or op_mamba */
+};
+
+/* Latent attention. The arrays of floats are in the workspace. */
+struct latent_work {
+    float *q_low;                /* [T, q_lora] */
+    float *k_rope;               /* [T, rotary] */
+    float *gates;                /* [T, H] */
+    struct linear_args *heads;   /* [H] the heads' own linears */
+    struct linear_group *groups; /* [H] */
+};
+
+/* In the workspace: the FFN and what stands beside it. */
+struct ffn_work {
+    float *gate, *up; /* [T, F] */
+    float *shared;    /* [T, D] output of the shared experts */
+    float *shortcut;  /* [T, D] output of experts that the next layer adds, or that is normed */
+    float *routed;    /* [T, D] the router's input, if it is not that of the experts */
+    float *mix;       /* [T] the shared experts' gate */
+};
+
+/* The step's rotary factors. */
+struct rotation_work {
+    float *cos, *sin; /* [T, rotary / 2] */
+    struct local_rotation local;
+    float *q_scale; /* [T] factors on q (struct arch_tuning); NULL: the model has none */
+};
+
 struct stage {
     struct stage_options o;
     const struct row_sum *row_sum; /* chosen by stage_create, as is attend */
@@ -144,32 +189,12 @@ struct stage {
     void *workspace; /* owned; holds the arrays below, for T <= max_rows; arrays that are not alive
                         at the same time share memory (parallel/layout/workspace.h) */
     float *x;        /* [T, D] normed input of a block */
-    float *q, *attended; /* [T, H query_dim], [T, H value_dim], or in layers with heads of another
-                            width both [T, H full_dim] */
-    float *k, *v;        /* [T, G, Hd] */
-    /* Heads of another width than in the cache: those of latent attention, and padded heads. In
-     * other models k_narrow is k, v_narrow v, q_wide q, and o_wide attended. */
-    float *k_narrow, *v_narrow; /* [T, G, query_dim], [T, G, value_dim]; in a layer that computes
-                                   fewer heads than the cache has, these only, [T, heads, full_dim]
-                                   if they have a width of their own */
-    float *q_wide, *o_wide;     /* [T, H, Hd] */
-    float *q_gated;             /* [T, H, 2 query_dim] q and gate of each head */
-    /* gated delta rule, of the key heads held here; or Mamba-2 scan */
-    float *delta_qkvz, *delta_ba;     /* the projections */
-    float *delta_mixed, *delta_gates; /* work of op_delta or op_mamba */
-    /* latent attention */
-    float *q_low;        /* [T, q_lora] */
-    float *k_rope;       /* [T, rotary] */
-    float *latent_gates; /* [T, H] */
+    struct qkv_work qkv;
+    struct delta_work delta;
+    struct latent_work latent;
     struct index_work index;
-    struct linear_args *heads;   /* [H] the heads' own linears */
-    struct linear_group *groups; /* [H] */
+    struct ffn_work ffn;
     struct prediction prediction;
-    float *gate, *up;    /* [T, F] */
-    float *shared;       /* [T, D] output of the shared experts */
-    float *shortcut;     /* [T, D] output of experts that the next layer adds, or that is normed */
-    float *routed;       /* [T, D] the router's input, if it is not that of the experts */
-    float *mix;          /* [T] the shared experts' gate */
     float *tile_parts;   /* WORKSPACE_TILE_PARTS_BYTES, for attention by tiles */
     uint32_t *head_sums; /* [T, H + G] sums of squares for norms over several heads, as bits; in
                             Mamba-2 layers [T, value heads] */
@@ -177,10 +202,8 @@ struct stage {
     struct grid_sums grid;
     struct adapter_work adapt;
     struct kept_layers kept;
-    float *cos, *sin; /* [T, rotary / 2] */
-    struct local_rotation local;
-    float *q_scale; /* [T] factors on q (struct arch_tuning); NULL: the model has none */
-    float *ones;    /* [the widest head] weights of norms without weights; NULL: there are none */
+    struct rotation_work rotation;
+    float *ones; /* [the widest head] weights of norms without weights; NULL: there are none */
     int32_t *positions; /* [T] in host memory, as is final_rows */
     int32_t *final_rows;
     void *codes;       /* quantized input rows; NULL: no dense linear reads such rows */

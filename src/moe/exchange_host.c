@@ -28,7 +28,7 @@ bool exchange_may_stay_in_host(const struct moe *m)
     const struct layout *l = m->o.layout;
     return m->n_group > 1 && l->ep * l->etp == l->tp && m->o.kern->device == NULL &&
            (l->etp == 1 || l->cuts_expert_outputs) && m->o.capacity->policy == CAPACITY_DROPLESS &&
-           !l->model.arch->expert_bias && comm_shares_memory(m->o.comm, COMM_EP);
+           !l->model.arch->moe.bias && comm_shares_memory(m->o.comm, COMM_EP);
 }
 
 /* Notes, for each place, the ep number of the ranks that hold it. */
@@ -83,7 +83,7 @@ static struct range exchange_host_routed(const struct moe *m, const struct pass 
 /* Collects the choices of all tokens in p->ids and p->weights [T, K]. */
 static struct status gather_choices(struct moe *m, struct pass *p)
 {
-    const size_t k = m->o.model->n_chosen, n = range_count(p->listed);
+    const size_t k = m->o.model->moe.n_chosen, n = range_count(p->listed);
     uint32_t *all;
     TRY(moe_grow(m, BUF_CHOICES, 2 * p->n_tokens * k, sizeof *all, &all));
     uint32_t *mine = all + 2 * k * p->listed.begin;
@@ -154,7 +154,7 @@ static struct choice exchange_host_find(const struct moe *m, int32_t id, int32_t
  * by token. */
 static struct status exchange_host_dispatch(struct moe *m, struct pass *p)
 {
-    const size_t n_choices = p->n_tokens * m->o.model->n_chosen;
+    const size_t n_choices = p->n_tokens * m->o.model->moe.n_chosen;
     int32_t *slots;
     TRY(moe_grow(m, BUF_MOVE, n_choices, sizeof *slots, &slots));
     share_work(m, p);
@@ -246,7 +246,7 @@ struct token_choices {
 
 static void find_choices(const struct combine *c, size_t t, struct token_choices *out)
 {
-    const size_t n = c->m->o.model->n_chosen, first = t * n;
+    const size_t n = c->m->o.model->moe.n_chosen, first = t * n;
     out->n = 0;
     for (size_t k = first; k < first + n; k++) {
         if (c->p->ids[k] < 0) continue;
@@ -332,7 +332,8 @@ static void exchange_host_combine_part(const void *job, struct part part)
     const struct combine *c = job;
     const size_t n = range_count(c->columns);
     size_t i, end;
-    if (!part_take(&part, range_count(c->tokens), n * c->m->o.model->n_chosen, &i, &end)) return;
+    if (!part_take(&part, range_count(c->tokens), n * c->m->o.model->moe.n_chosen, &i, &end))
+        return;
     for (size_t t = c->tokens.begin + i; t < c->tokens.begin + end; t++) {
         if (c->lane != NULL) {
             uint32_t *row = c->lane + t * (n + 1);
@@ -380,7 +381,7 @@ static struct status exchange_host_combine(struct moe *m, struct pass *p)
                       p->n_tokens * (range_count(c.columns) + (size_t)1) * sizeof *c.lane);
     }
     part_run(m->o.kern->team,
-             (uint64_t)range_count(c.tokens) * range_count(c.columns) * m->o.model->n_chosen,
+             (uint64_t)range_count(c.tokens) * range_count(c.columns) * m->o.model->moe.n_chosen,
              exchange_host_combine_part, &c);
     if (c.lane == NULL) return status_ok();
     comm_barrier(m->o.comm, COMM_EP);

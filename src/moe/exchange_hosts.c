@@ -142,7 +142,7 @@ static struct status grow_array(struct moe *m, enum buffer which, enum exchange_
 static struct status number_rows(struct moe *m, const struct pass *p)
 {
     struct by_host *b = m->by_host;
-    const size_t n = range_count(p->listed), k = m->o.model->n_chosen,
+    const size_t n = range_count(p->listed), k = m->o.model->moe.n_chosen,
                  n_hosts = (size_t)b->at.n_hosts;
     b->shape = (struct exchange_shape){
         .format = b->format, .n_hosts = n_hosts, .n_chosen = k, .n_routed = n};
@@ -197,7 +197,7 @@ static struct status lay_out_blocks(struct moe *m, struct comm_mail_piece **out)
 static void write_choices(struct moe *m, const struct pass *p)
 {
     struct by_host *b = m->by_host;
-    const size_t n = range_count(p->listed), k = m->o.model->n_chosen;
+    const size_t n = range_count(p->listed), k = m->o.model->moe.n_chosen;
     for (size_t t = 0; t < n; t++) {
         for (size_t i = t * k; i < (t + 1) * k; i++) {
             if (p->ids[i] < 0) continue;
@@ -299,7 +299,7 @@ static void find_blocks(struct moe *m)
 static void number_choices(struct moe *m)
 {
     struct by_host *b = m->by_host;
-    const size_t k = m->o.model->n_chosen, n_places = m->n_places;
+    const size_t k = m->o.model->moe.n_chosen, n_places = m->n_places;
     const size_t n_blocks = b->from[b->at.n_hosts].block;
     int32_t at = 0;
     memset(m->per_expert, 0, n_places * sizeof *m->per_expert);
@@ -336,7 +336,7 @@ static void assert_choices(const struct moe *m)
                 if (in->places[c] >= m->n_places || b->host_of[in->places[c]] != b->at.host)
                     moe_damaged(m, h);
             for (size_t r = 0; r < in->n_rows; r++)
-                if (in->n_chosen[r] > m->o.model->n_chosen) moe_damaged(m, h);
+                if (in->n_chosen[r] > m->o.model->moe.n_chosen) moe_damaged(m, h);
         }
     }
 }
@@ -352,7 +352,7 @@ static void take_own_choices(struct moe *m, struct pass *p)
         if (n_rows > 0) m->work[m->n_work++] = (struct expert_rows){e, (size_t)n_rows};
     }
     p->n_in = (size_t)(moe_rows_before(m, m->experts.end) - first);
-    for (size_t i = 0; i < b->from[b->at.n_hosts].row * m->o.model->n_chosen; i++) {
+    for (size_t i = 0; i < b->from[b->at.n_hosts].row * m->o.model->moe.n_chosen; i++) {
         const int32_t slot = b->slots[i] - first;
         b->to_slots[i] = b->slots[i] >= 0 && slot >= 0 && slot < (int32_t)p->n_in ? slot : -1;
     }
@@ -362,7 +362,7 @@ static void take_own_choices(struct moe *m, struct pass *p)
  * rows of this rank's experts. row: the block's first row among all rows that came. */
 static struct scatter_args slots_of(const struct moe *m, size_t block, size_t row)
 {
-    const size_t k = m->o.model->n_chosen;
+    const size_t k = m->o.model->moe.n_chosen;
     return (struct scatter_args){.slots = m->by_host->to_slots + row * k,
                                  .n_slots = m->by_host->blocks[block].n_rows * k,
                                  .per_row = k};

@@ -28,7 +28,7 @@ struct host_choices {
 static void find_host_choices(const struct moe *m, size_t row, struct host_choices *out)
 {
     const struct by_host *b = m->by_host;
-    const size_t k = m->o.model->n_chosen, d = m->o.model->width;
+    const size_t k = m->o.model->moe.n_chosen, d = m->o.model->width;
     const int32_t *slots = b->slots + row * k;
     out->weights = b->weights[row];
     out->n_bad = 0;
@@ -308,7 +308,8 @@ static void combine_gather_part(const void *job_, struct part part)
     const struct pass *p = job->p;
     const size_t d = job->m->o.model->width;
     size_t t, end;
-    if (!part_take(&part, range_count(p->listed), d * job->m->o.model->n_chosen, &t, &end)) return;
+    if (!part_take(&part, range_count(p->listed), d * job->m->o.model->moe.n_chosen, &t, &end))
+        return;
     for (; t < end; t++) {
         const size_t token = p->listed.begin + t;
         const int64_t n_bad = gather_token(job, t, p->out + token * d);
@@ -327,7 +328,7 @@ struct status exchange_hosts_combine(struct moe *m, struct pass *p)
         find_results(m);
     }
     part_run(m->o.kern->team,
-             (uint64_t)range_count(p->listed) * m->o.model->width * m->o.model->n_chosen,
+             (uint64_t)range_count(p->listed) * m->o.model->width * m->o.model->moe.n_chosen,
              combine_gather_part, &at);
     if (job.damaged >= 0) moe_damaged(m, job.damaged);
     moe_add_zero(m, p);

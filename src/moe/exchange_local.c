@@ -28,7 +28,7 @@ static struct status exchange_local_dispatch(struct moe *m, struct pass *p)
 {
     p->n_in = p->n_out;
     m->n_work = 0;
-    for (uint32_t e = 0; e < m->o.model->n_experts; e++) {
+    for (uint32_t e = 0; e < m->o.model->moe.n_experts; e++) {
         const int32_t n_rows = m->per_expert[e] - moe_rows_before(m, e);
         if (n_rows > 0) m->work[m->n_work++] = (struct expert_rows){e, (size_t)n_rows};
     }

@@ -112,7 +112,7 @@ struct status moe_create(const struct moe_options *o, struct moe **out)
     m->place = layout_place_of(o->layout, o->rank);
     m->experts = layout_experts(o->layout, m->place.ep);
     m->n_group = (uint32_t)comm_size(o->comm, COMM_EP);
-    m->n_places = o->model->n_experts + o->layout->n_expert_copies;
+    m->n_places = o->model->moe.n_experts + o->layout->n_expert_copies;
     m->n_local_max = (m->n_places + o->layout->ep - 1) / o->layout->ep;
     m->n_work_max = (size_t)m->n_places + o->layout->ep;
     struct status st = status_ok();
@@ -186,7 +186,7 @@ void moe_count_slices(struct moe *m, size_t n_tokens, size_t words_per_token)
  * p->slots room. */
 static struct status route(struct moe *m, struct pass *p, float **logits)
 {
-    const size_t n = range_count(p->listed), n_choices = n * m->o.model->n_chosen;
+    const size_t n = range_count(p->listed), n_choices = n * m->o.model->moe.n_chosen;
     const uint32_t n_routed = arch_n_routed(m->o.model);
     TRY(moe_grow(m, BUF_LOGITS, n * n_routed, sizeof(float), logits));
     int32_t *ids;
@@ -209,8 +209,8 @@ static struct status route(struct moe *m, struct pass *p, float **logits)
                                        .ids = ids,
                                        .weights = p->weights,
                                        .n_experts = n_routed,
-                                       .n_chosen = m->o.model->n_chosen,
-                                       .rule = m->o.model->router,
+                                       .n_chosen = m->o.model->moe.n_chosen,
+                                       .rule = m->o.model->moe.router,
                                        .bias = p->w->select_bias};
     op_router(m->o.kern, &router, n);
     mem_ops_get(m->o.kern, p->ids, ids, n_choices * sizeof *ids);
@@ -222,7 +222,7 @@ static struct status route(struct moe *m, struct pass *p, float **logits)
 /* Counts how often this rank's own tokens chose each expert. */
 static void count_load(const struct moe *m, const struct pass *p)
 {
-    const size_t k = m->o.model->n_chosen, first = (p->own.begin - p->listed.begin) * k;
+    const size_t k = m->o.model->moe.n_chosen, first = (p->own.begin - p->listed.begin) * k;
     for (size_t i = first; i < first + range_count(p->own) * k; i++)
         if (p->ids[i] >= 0) p->rows->load[p->ids[i]]++;
 }
@@ -231,7 +231,7 @@ static void count_load(const struct moe *m, const struct pass *p)
  * m->per_expert[e] = the number of rows of places 0 to e. */
 static void assign_slots(struct moe *m, struct pass *p)
 {
-    const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->n_chosen;
+    const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->moe.n_chosen;
     memset(m->per_expert, 0, m->n_places * sizeof *m->per_expert);
     for (size_t i = 0; i < n_choices; i++) {
         if (p->ids[i] >= 0) m->per_expert[p->ids[i]]++;
@@ -259,8 +259,8 @@ void moe_scatter(const struct moe *m, const struct pass *p, const int32_t *slots
     const struct scatter_args rows = {.x = p->rows->x + (size_t)p->listed.begin * m->o.model->width,
                                       .slots = slots,
                                       .n_slots =
-                                          (size_t)range_count(p->listed) * m->o.model->n_chosen,
-                                      .per_row = m->o.model->n_chosen,
+                                          (size_t)range_count(p->listed) * m->o.model->moe.n_chosen,
+                                      .per_row = m->o.model->moe.n_chosen,
                                       .width = m->o.model->width,
                                       .to = to};
     op_scatter_rows(m->o.kern, &rows);
@@ -274,7 +274,7 @@ void moe_combine(struct moe *m, struct pass *p, const struct results *r)
                                          .slots = p->slots,
                                          .weights = p->weights,
                                          .n_rows = range_count(p->listed),
-                                         .n_chosen = m->o.model->n_chosen,
+                                         .n_chosen = m->o.model->moe.n_chosen,
                                          .grid_bits = p->w->grid_bits,
                                          .out =
                                              p->out + (size_t)p->listed.begin * m->o.model->width,
@@ -364,7 +364,7 @@ struct status moe_start(struct moe *m, const struct layer *layer, const struct m
     p->listed = m->exchange->routed(m, p);
     TRY(route(m, p, &logits));
     TRY(m->exchange->agree(m, p, logits));
-    if (m->o.model->weighs_inputs) TRY(weigh_inputs(m, p));
+    if (m->o.model->moe.weighs_inputs) TRY(weigh_inputs(m, p));
     TRY(moe_take_zero(m, p));
     count_load(m, p);
     moe_take_places(m, p);

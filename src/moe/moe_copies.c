@@ -37,7 +37,7 @@ static struct status expect_all(struct moe *m)
     TRY(mem_alloc(&c->own, range_count(layers), sizeof *c->own, "copies"));
     TRY(mem_alloc(&sent, (size_t)l->ep * l->ep, sizeof *sent, "copies"));
     for (uint32_t i = 0; i < range_count(layers) && !status_failed(&st); i++)
-        if (m->o.model->layer_is_moe[layers.begin + i])
+        if (m->o.model->layer.is_moe[layers.begin + i])
             st =
                 expect_others(m, layers.begin + i, sent, c->others + (size_t)i * l->ep, &c->own[i]);
     mem_free(&sent);
@@ -49,7 +49,7 @@ struct status moe_copies_create(struct moe *m)
     struct copies *c = &m->copies;
     const struct layout *l = m->o.layout;
     if (l->n_expert_copies == 0) return status_ok();
-    TRY(mem_alloc(&c->rows, m->o.model->n_experts, sizeof *c->rows, "copies"));
+    TRY(mem_alloc(&c->rows, m->o.model->moe.n_experts, sizeof *c->rows, "copies"));
     TRY(mem_alloc(&c->share, m->n_places, sizeof *c->share, "copies"));
     TRY(mem_alloc(&c->before, l->ep, sizeof *c->before, "copies"));
     TRY(mem_alloc(&c->part_rows, l->ep, sizeof *c->part_rows, "copies"));
@@ -78,7 +78,7 @@ static void share_rows(struct moe *m, const struct pass *p, int64_t n_rows)
 {
     struct copies *c = &m->copies;
     const uint32_t ep = m->o.layout->ep;
-    struct expert_copies all = {.n_experts = m->o.model->n_experts,
+    struct expert_copies all = {.n_experts = m->o.model->moe.n_experts,
                                 .n_parts = ep,
                                 .first = p->w->first,
                                 .place = p->w->place,
@@ -105,9 +105,9 @@ static uint32_t next_copy_place(const struct moe *m, const struct pass *p, uint3
 /* Counts the rows of each expert. Returns their sum. */
 static int64_t count_rows(struct moe *m, const struct pass *p)
 {
-    const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->n_chosen;
+    const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->moe.n_chosen;
     int64_t *rows = m->copies.rows, n = 0;
-    memset(rows, 0, m->o.model->n_experts * sizeof *rows);
+    memset(rows, 0, m->o.model->moe.n_experts * sizeof *rows);
     for (size_t i = 0; i < n_choices; i++) {
         if (p->ids[i] < 0) continue;
         rows[p->ids[i]]++;
@@ -118,7 +118,7 @@ static int64_t count_rows(struct moe *m, const struct pass *p)
 
 void moe_take_places(struct moe *m, struct pass *p)
 {
-    const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->n_chosen;
+    const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->moe.n_chosen;
     const bool has_copies = m->o.layout->n_expert_copies > 0;
     if (p->w->place == NULL) return;
     if (has_copies) share_rows(m, p, count_rows(m, p));

@@ -94,8 +94,8 @@ struct status moe_spread_codes(struct moe *m, const struct pass *p, struct act_r
         TRY(moe_grow(m, BUF_TOKEN_CODES, act_codes_bytes(p->n_tokens, m->o.model->width), 1,
                      &own.memory));
     const struct scatter_args slots = {.slots = p->to_slots,
-                                       .n_slots = p->n_tokens * m->o.model->n_chosen,
-                                       .per_row = m->o.model->n_chosen};
+                                       .n_slots = p->n_tokens * m->o.model->moe.n_chosen,
+                                       .per_row = m->o.model->moe.n_chosen};
     const struct quant_rows *codes = act_codes(m->o.kern, tokens, &p->w->gate[0]);
     act_codes_scatter(m->o.kern, rows, &p->w->gate[0], codes, &slots);
     return status_ok();

@@ -56,7 +56,7 @@ static struct status to_host(struct moe *m, enum buffer which, const void *array
 static struct status take_kept(struct moe *m, struct pass *p, const struct capacity_work *work,
                                size_t first)
 {
-    const size_t n = range_count(p->listed), k = m->o.model->n_chosen;
+    const size_t n = range_count(p->listed), k = m->o.model->moe.n_chosen;
     int32_t *marks;
     TRY(moe_grow(m, BUF_MARK_LIST, 2 * n, sizeof *marks, &marks));
     memcpy(p->ids, work->kept_ids + first * k, n * k * sizeof *p->ids);
@@ -96,27 +96,28 @@ static struct status grow_work(struct moe *m, struct capacity_work *work)
 static struct status limit(struct moe *m, struct pass *p, const float *logits)
 {
     size_t n_all;
-    const size_t n = range_count(p->listed), k = m->o.model->n_chosen,
+    const size_t n = range_count(p->listed), k = m->o.model->moe.n_chosen,
                  first = count_tokens(m, p, &n_all);
     float *all_logits, *all_weights;
     int32_t *all_ids;
-    struct capacity_work work = {
-        .n_tokens = n_all, .n_experts = m->o.model->n_experts, .n_chosen = m->o.model->n_chosen};
-    TRY(moe_grow(m, BUF_ALL_LOGITS, n_all * m->o.model->n_experts, sizeof(float), &all_logits));
+    struct capacity_work work = {.n_tokens = n_all,
+                                 .n_experts = m->o.model->moe.n_experts,
+                                 .n_chosen = m->o.model->moe.n_chosen};
+    TRY(moe_grow(m, BUF_ALL_LOGITS, n_all * m->o.model->moe.n_experts, sizeof(float), &all_logits));
     TRY(moe_grow(m, BUF_ALL_IDS, n_all * k, sizeof(int32_t), &all_ids));
     TRY(moe_grow(m, BUF_ALL_WEIGHTS, n_all * k, sizeof(float), &all_weights));
     TRY(grow_work(m, &work));
     const void *own;
-    TRY(to_host(m, BUF_HOST_LOGITS, logits, n * m->o.model->n_experts * sizeof *logits, &own));
-    gather_stage(m, own, m->o.model->n_experts, all_logits);
+    TRY(to_host(m, BUF_HOST_LOGITS, logits, n * m->o.model->moe.n_experts * sizeof *logits, &own));
+    gather_stage(m, own, m->o.model->moe.n_experts, all_logits);
     gather_stage(m, p->ids, k, all_ids);
     TRY(to_host(m, BUF_HOST_WEIGHTS, p->weights, n * k * sizeof *p->weights, &own));
     gather_stage(m, own, k, all_weights);
     work.logits = all_logits;
     work.ids = all_ids;
     work.weights = all_weights;
-    const uint32_t capacity =
-        capacity_of(m->o.capacity->factor, n_all, m->o.model->n_chosen, m->o.model->n_experts);
+    const uint32_t capacity = capacity_of(m->o.capacity->factor, n_all, m->o.model->moe.n_chosen,
+                                          m->o.model->moe.n_experts);
     capacity_apply(m->o.capacity->policy, capacity, &work);
     return take_kept(m, p, &work, first);
 }

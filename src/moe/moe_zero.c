@@ -28,14 +28,14 @@ struct status moe_take_zero(struct moe *m, struct pass *p)
 {
     const struct arch *a = m->o.model;
     const struct range rows = moe_zero_rows(m, p);
-    const size_t k = a->n_chosen, d = a->width;
+    const size_t k = a->moe.n_chosen, d = a->width;
     float *sums;
-    if (a->n_zero_experts == 0) return status_ok();
+    if (a->moe.n_zero == 0) return status_ok();
     TRY(moe_grow(m, BUF_ZERO, p->n_tokens * d, sizeof *p->zero, &p->zero));
     TRY(moe_grow(m, BUF_ZERO_WEIGHTS, p->n_tokens, sizeof *sums, &sums));
     for (uint32_t t = p->listed.begin; t < p->listed.end; t++) {
         const size_t first = (t - p->listed.begin) * k;
-        sums[t] = take_choices(a->n_experts, p->ids + first, p->weights + first, k);
+        sums[t] = take_choices(a->moe.n_experts, p->ids + first, p->weights + first, k);
     }
     op_scale_rows(m->o.kern, p->rows->x + rows.begin * d, sums + rows.begin, range_count(rows), d,
                   p->zero + rows.begin * d);

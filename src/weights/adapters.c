@@ -77,7 +77,7 @@ static const char *adapter_refusal(const struct arch *m, const struct arch_tenso
     if ((t->part & (PART_ANY_DELTA | PART_CHANNEL_GATES | PART_MAMBA)) != 0)
         return "adapters of recurrent layers are not implemented";
     if (t->class == CLASS_ROUTER) return "adapters of routers are not implemented";
-    if (m->kv_lora > 0 && t->class != CLASS_FFN)
+    if (m->attn.kv_lora > 0 && t->class != CLASS_FFN)
         return "adapters of latent attention are not implemented";
     if ((t->part & (PART_UNGATED | PART_RELU2)) != 0)
         return "adapters of an FFN without a gate are not implemented";
@@ -315,7 +315,7 @@ static void put_adapter_rows(const struct adapter_loading *ld, const struct adap
         const struct matrix_rows rows = {
             .data = values + i * n_in,
             .stride_bytes = n_in * sizeof *values,
-            .row0 = one_by_one ? arch_rope_unpaired(row, m->query_dim, m->rotary) : row,
+            .row0 = one_by_one ? arch_rope_unpaired(row, m->attn.query_dim, m->attn.rotary) : row,
             .n = one_by_one ? 1 : n_rows};
         op_pack_rows(ld->from->kern, t->packed, &rows);
     }

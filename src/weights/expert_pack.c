@@ -34,7 +34,7 @@ static struct status slabs_of(const struct weights_source *from, uint32_t layer,
 {
     const struct arch *m = from->model;
     struct weights_cut cut = weights_cut_of(from->layout, (struct layout_place){.etp = part});
-    cut.experts = (struct range){0, m->n_experts};
+    cut.experts = (struct range){0, m->moe.n_experts};
     bool is_whole = true;
     uint32_t n = 0;
     *out = (struct slabs){.shape = {.n_bytes = 0}};
@@ -70,7 +70,7 @@ static struct status shape_of(const struct weights_source *from, uint64_t **byte
     *out = (struct expert_file_shape){
         .digest = ckpt_digest(from->ckpt),
         .n_layers = n_layers,
-        .n_experts = from->model->n_experts,
+        .n_experts = from->model->moe.n_experts,
         .n_parts = l->etp,
         .cut = l->etp > 1 && l->cuts_expert_outputs ? EXPERT_CUT_OUTPUTS : EXPERT_CUT_INPUTS,
         .expert_bytes = *bytes};
@@ -137,7 +137,7 @@ static struct status pack_part(struct packing *p, uint32_t layer, uint32_t part)
 {
     struct slabs s;
     TRY(slabs_of(p->from, layer, part, &s));
-    const uint32_t n_experts = p->from->model->n_experts;
+    const uint32_t n_experts = p->from->model->moe.n_experts;
     for (uint32_t e = 0, n; e < n_experts && s.shape.n_bytes > 0; e += n) {
         n = n_experts - e < p->n_window ? n_experts - e : p->n_window;
         TRY(fill_window(p, &s, (struct range){e, e + n}));

@@ -60,7 +60,7 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
     const struct arch *m = k->out->arch;
     const uint32_t dim = s->role == WEIGHT_O ? arch_dim_unit(m, s->tensor->cols) : 1;
     const bool first = *leaf == 0;
-    if (first) *leaf = dim == 1 ? t->leaf_elems : t->leaf_elems / dim * m->value_dim;
+    if (first) *leaf = dim == 1 ? t->leaf_elems : t->leaf_elems / dim * m->attn.value_dim;
     const uint32_t wanted = dim == 1 ? *leaf : arch_o_leaf(m, *leaf, dim);
     if (t->leaf_elems == 0 || t->leaf_elems != wanted || t->grid_bits == 0 || t->grid_bits > 48) {
         return status_make(
@@ -68,7 +68,7 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
             "%s: tensor %s: leaf of %u elements on grid 2^-%u, expected %u and 1 to 48",
             ckpt_path(k->c), s->name, t->leaf_elems, t->grid_bits, wanted);
     }
-    const uint32_t head = s->role == WEIGHT_O         ? k->out->arch->value_dim
+    const uint32_t head = s->role == WEIGHT_O         ? k->out->arch->attn.value_dim
                           : s->role == WEIGHT_DELTA_O ? arch_dim_unit(k->out->arch, DIM_DELTA_V)
                                                       : 1;
     if (*leaf % head == 0) return status_ok();

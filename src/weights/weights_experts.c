@@ -15,7 +15,7 @@ void weights_describe_experts(struct weights *w, const struct ckpt *c, const str
                               bool fp8_as_int8)
 {
     for (uint32_t layer = w->layers.begin; layer < w->layers.end; layer++) {
-        if (!m->layer_is_moe[layer]) continue;
+        if (!m->layer.is_moe[layer]) continue;
         struct moe_weights *moe = &w->stage_layers[layer - w->layers.begin].moe;
         struct packed gate = {0}, up = {0};
         const struct arch_tensor *t;

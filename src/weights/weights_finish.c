@@ -29,5 +29,5 @@ static void finish_router_norms(struct weights *w, const struct arch *m)
 void weights_finish(struct weights *w, const struct arch *m)
 {
     if (m->family->xielu) finish_xielu(w);
-    if (m->joins_experts) finish_router_norms(w, m);
+    if (m->moe.joins) finish_router_norms(w, m);
 }

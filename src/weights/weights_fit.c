@@ -29,7 +29,7 @@ static struct status choose_streaming(const struct weights_fit *f, struct layout
 static struct status check(const struct weights_fit *f, const struct layout_model *model)
 {
     if (f->place != WEIGHTS_STREAM) return status_ok();
-    if (model->arch->n_experts == 0)
+    if (model->arch->moe.n_experts == 0)
         return status_make(STATUS_USAGE,
                            "--weights stream: only experts stream, and this model has none");
     if (model->arch->gate == GATE_RELU2)
@@ -47,7 +47,7 @@ struct status weights_fit_layout(const struct weights_fit *f, struct layout_mode
     TRY(check(f, model));
     if (f->place == WEIGHTS_STREAM) return choose_streaming(f, model, budget, out, order, fits);
     TRY(choose_resident(f, model, budget, out, order, fits));
-    const bool may_stream = f->may_stream && model->arch->n_experts > 0 &&
+    const bool may_stream = f->may_stream && model->arch->moe.n_experts > 0 &&
                             model->arch->gate != GATE_RELU2 && f->place == WEIGHTS_AUTO &&
                             budget->rank_bytes > 0;
     if (*fits || !may_stream) return status_ok();

@@ -264,9 +264,11 @@ static struct status make_heads(struct weights *w, const struct packed *like, ui
 static struct status make_latent(struct weights *w, const struct arch *m, struct target *t)
 {
     struct latent_weights *latent = &layer_of(w, &t->spec)->attention.latent;
-    const struct packed k = {
-        .dtype = t->tensor->dtype, .n_out = m->kv_lora, .n_in = m->query_dim - m->rotary};
-    const struct packed v = {.dtype = t->tensor->dtype, .n_out = m->value_dim, .n_in = m->kv_lora};
+    const struct packed k = {.dtype = t->tensor->dtype,
+                             .n_out = m->attn.kv_lora,
+                             .n_in = m->attn.query_dim - m->attn.rotary};
+    const struct packed v = {
+        .dtype = t->tensor->dtype, .n_out = m->attn.value_dim, .n_in = m->attn.kv_lora};
     TRY(make_heads(w, &k, range_count(w->heads), &latent->k_b));
     return make_heads(w, &v, range_count(w->heads), &latent->v_b);
 }
@@ -388,14 +390,14 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
         struct layer *layer = &w->stage_layers[i];
         layer->index = w->layers.begin + i;
         layer->in_stage = i;
-        layer->is_moe = m->layer_is_moe[layer->index];
+        layer->is_moe = m->layer.is_moe[layer->index];
         layer->starts_shortcut = arch_starts_shortcut(m, layer->index);
         layer->ends_shortcut = m->shortcut && !layer->starts_shortcut;
-        layer->is_delta = m->layer_is_delta[layer->index];
+        layer->is_delta = m->layer.is_delta[layer->index];
         layer->has_kv = arch_layer_has_kv(m, layer->index);
-        layer->has_mixer = !m->layer_lacks_mixer[layer->index];
-        layer->has_ffn = !m->layer_lacks_ffn[layer->index];
-        layer->window = m->layer_has_window[layer->index] ? m->window : 0;
+        layer->has_mixer = !m->layer.lacks_mixer[layer->index];
+        layer->has_ffn = !m->layer.lacks_ffn[layer->index];
+        layer->window = m->layer.has_window[layer->index] ? m->attn.window : 0;
         if (layer->is_delta) {
             layer->in_cache = n_delta++;
         } else if (layer->has_kv) {
@@ -405,8 +407,8 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
             layer->kv_table = at.table;
             layer->in_cache = at.in_block;
         }
-        if (m->chunked && layer->window > 0) layer->window |= KERN_CHUNKS;
-        layer->is_unrotated = m->layer_is_unrotated[layer->index];
+        if (m->attn.chunked && layer->window > 0) layer->window |= KERN_CHUNKS;
+        layer->is_unrotated = m->layer.is_unrotated[layer->index];
         layer->kv_share = arch_shares_keys(m, layer->index);
         layer->has_window = layer->window > 0;
         layer->is_local = m->local_rope && layer->window > 0;
@@ -425,7 +427,7 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
 static struct status keep_frequencies(struct loading *ld, bool is_local, const float *from,
                                       size_t n, float **out)
 {
-    const uint32_t rotary = is_local ? arch_local_rotary(ld->m) : ld->m->rotary;
+    const uint32_t rotary = is_local ? arch_local_rotary(ld->m) : ld->m->attn.rotary;
     if (n != rotary / 2) {
         return status_make(STATUS_INPUT, "%s: rope/%s: expected %u values, found %zu",
                            ckpt_path(ld->c), is_local ? "local_inv_freq" : "inv_freq", rotary / 2,
@@ -462,7 +464,7 @@ static struct status weights_load_prepare(struct loading *ld, const struct arch 
     const float *local = ckpt_rope_local_inv_freq(ld->c, &n);
     if (m->local_rope) TRY(keep_frequencies(ld, true, local, n, &w->local_inv_freq));
     w->rope_factors = ckpt_rope_factors(ld->c);
-    if (m->kv_lora == 0)
+    if (m->attn.kv_lora == 0)
         w->rope_factors.softmax = 1; /* YaRN's mscale_all_dim is of latents alone */
     TRY(weights_list(l, w->place, add_target, ld));
     TRY(make_zero_biases(ld, m));

@@ -248,11 +248,11 @@ static struct status start(struct bench *b, int *argc, char ***argv)
     if (n > RANKS_MAX) return status_make(STATUS_USAGE, "bench_comm: at most 256 ranks");
     static struct arch arch = {.n_layers = 1,
                                .width = 64,
-                               .n_heads = 1,
-                               .n_kv_heads = 1,
-                               .head_dim = 64,
-                               .query_dim = 64,
-                               .value_dim = 64,
+                               .attn.n_heads = 1,
+                               .attn.n_kv_heads = 1,
+                               .attn.head_dim = 64,
+                               .attn.query_dim = 64,
+                               .attn.value_dim = 64,
                                .ffn = 64,
                                .vocab = 64,
                                .context = 64};

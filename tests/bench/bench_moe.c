@@ -99,19 +99,19 @@ static void make_block(struct block *b)
     b->arch = (struct arch){.family = arch_family_at(0),
                             .n_layers = 1,
                             .width = D,
-                            .n_heads = 8,
-                            .n_kv_heads = 8,
-                            .head_dim = 64,
-                            .query_dim = 64,
-                            .value_dim = 64,
-                            .n_experts = E,
-                            .n_chosen = E,
-                            .expert_ffn = F,
+                            .attn.n_heads = 8,
+                            .attn.n_kv_heads = 8,
+                            .attn.head_dim = 64,
+                            .attn.query_dim = 64,
+                            .attn.value_dim = 64,
+                            .moe.n_experts = E,
+                            .moe.n_chosen = E,
+                            .moe.ffn = F,
                             .vocab = 64,
                             .context = 64,
                             .scale = {.residual = 1},
-                            .layer_is_moe = {true},
-                            .router = {.kind = ROUTER_SOFTMAX_RENORM}};
+                            .layer.is_moe = {true},
+                            .moe.router = {.kind = ROUTER_SOFTMAX_RENORM}};
     const struct layout_model model = {
         .name = "layer", .arch = &b->arch, .o_leaf = 64, .expert_leaf = LEAF, .weight_bytes = 4};
     must(layout_build(&model, 1, &(struct layout_flags){.tp = 1}, &b->layout));

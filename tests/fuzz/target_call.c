@@ -151,7 +151,7 @@ static void generate(struct request *r)
         st = result_stream_write(&stream, r, &rules, NULL, &events);
         FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     }
-    if (r->finish != REQUEST_UNFINISHED && r->error_code == NULL) {
+    if (r->finish != REQUEST_UNFINISHED && r->error.code == NULL) {
         result_stream_end(r, NULL, &events);
         check_events(&events, r);
         check_body(r);
@@ -166,11 +166,11 @@ static bool run_request(enum request_format format, const char *body, size_t n)
         .format = format, .number = 1, .id = "x", .body = body, .n_body = n};
     const struct status st = request_create_call(&rules, &call, &r);
     FUZZ_CHECK(!status_failed(&st), "%s", st.text);
-    const bool served = r->error_code == NULL;
+    const bool served = r->error.code == NULL;
     if (!served) {
-        const struct status why = status_make(STATUS_REQUEST, "%s", r->error_message);
+        const struct status why = status_make(STATUS_REQUEST, "%s", r->error.message);
         (void)fuzz_refused(&why);
-        check_error(http_status_of(r->error_code), r->error_code, r->error_message);
+        check_error(http_status_of(r->error.code), r->error.code, r->error.message);
     } else if (r->ask->n_choices == 1 && r->ask->beam.width == 0 && r->ask->n_prompt_logprobs < 0) {
         generate(r); /* the scheduler fills in what the others need */
     }

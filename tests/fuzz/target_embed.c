@@ -59,17 +59,17 @@ static void finish(struct request *r)
         FUZZ_CHECK(!status_failed(&st), "%s", st.text);
         return;
     }
-    st = mem_alloc(&r->choices, (size_t)r->ask->n_choices, sizeof(struct request *), "choices");
+    st = mem_alloc(&r->choices.at, (size_t)r->ask->n_choices, sizeof(struct request *), "choices");
     FUZZ_CHECK(!status_failed(&st), "%s", st.text);
-    r->choices_capacity = (size_t)r->ask->n_choices;
+    r->choices.capacity = (size_t)r->ask->n_choices;
     size_t n_tokens = 0;
-    for (uint32_t i = 0; i < r->choices_capacity; i++) {
-        st = request_create_choice(r, i, &r->choices[i]);
+    for (uint32_t i = 0; i < r->choices.capacity; i++) {
+        st = request_create_choice(r, i, &r->choices.at[i]);
         FUZZ_CHECK(!status_failed(&st), "%s", st.text);
-        const struct request *c = r->choices[i];
+        const struct request *c = r->choices.at[i];
         FUZZ_CHECK(c->n_prompt > 0 && c->n_prompt <= MODEL_LEN, "%zu tokens", c->n_prompt);
         n_tokens += c->n_prompt;
-        st = request_take_pool(r->choices[i], sums, WIDTH);
+        st = request_take_pool(r->choices.at[i], sums, WIDTH);
         FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     }
     FUZZ_CHECK(n_tokens == r->n_prompt, "%zu tokens of %zu", n_tokens, r->n_prompt);
@@ -82,7 +82,7 @@ static bool answer(const struct request_rules *rules, const char *bytes, size_t 
     struct js_doc *doc = NULL;
     struct status st = request_create(rules, 1, bytes, n, &r);
     FUZZ_CHECK(!status_failed(&st), "%s", st.text);
-    const bool served = r->error_code == NULL;
+    const bool served = r->error.code == NULL;
     for (size_t i = 0; served && i < r->n_tokens; i++)
         FUZZ_CHECK(r->tokens[i] >= 0 && r->tokens[i] < VOCAB, "token %d", r->tokens[i]);
     FUZZ_CHECK(!served || (r->ask->dimensions > 0 && r->ask->dimensions <= WIDTH), "dimensions %d",

@@ -22,7 +22,7 @@ static void begin(struct fuzz_seeds *seeds)
 static bool run(const char *bytes, size_t n)
 {
     static const struct arch model = {
-        .n_layers = LAYERS, .n_experts = E, .layer_is_moe = {false, true, true}};
+        .n_layers = LAYERS, .moe.n_experts = E, .layer.is_moe = {false, true, true}};
     const struct layout l = {.n_ranks = PARTS,
                              .tp = PARTS,
                              .pp = 1,

@@ -68,8 +68,8 @@ static struct request_rules rules;
 
 static void check_request(const struct request *r)
 {
-    if (r->error_code != NULL) {
-        const struct status st = status_make(STATUS_REQUEST, "%s", r->error_message);
+    if (r->error.code != NULL) {
+        const struct status st = status_make(STATUS_REQUEST, "%s", r->error.message);
         (void)fuzz_refused(&st);
         return;
     }
@@ -116,8 +116,9 @@ static bool score_line(const struct line *line)
     struct status st = request_create(&scoring, line->number, line->text, line->n, &r);
     FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     check_request(r);
-    if (r->error_code == NULL && r->ask->n_choices == 1) {
-        FUZZ_CHECK(r->score_from >= 1 && r->score_from <= r->n_prompt, "from %zu", r->score_from);
+    if (r->error.code == NULL && r->ask->n_choices == 1) {
+        FUZZ_CHECK(r->logprobs.score_from >= 1 && r->logprobs.score_from <= r->n_prompt, "from %zu",
+                   r->logprobs.score_from);
         r->finish = REQUEST_SCORED;
         strbuf_init(&row);
         st = result_row_write(r, &scoring, NULL, &row);
@@ -128,7 +129,7 @@ static bool score_line(const struct line *line)
         js_destroy(&doc);
         strbuf_fini(&row);
     }
-    const bool scored = r->error_code == NULL;
+    const bool scored = r->error.code == NULL;
     request_destroy(&r);
     return scored;
 }
@@ -143,7 +144,7 @@ static bool serve_line(const struct line *line)
             : request_create(&rules, line->number, line->text, line->n, &r);
     FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     check_request(r);
-    const bool served = r->error_code == NULL;
+    const bool served = r->error.code == NULL;
     if (served &&
         (r->ask->n_choices > 1 || r->ask->beam.width > 0 || r->ask->n_prompt_logprobs >= 0)) {
         request_destroy(&r); /* the scheduler fills in what its row needs */
@@ -165,7 +166,7 @@ static bool serve_line(const struct line *line)
     FUZZ_CHECK(memchr(row.data, '\n', row.n) == row.data + row.n - 1, "a row of several lines");
     st = js_parse(row.data, row.n, "row", &doc);
     FUZZ_CHECK(!status_failed(&st), "%s in %s", st.text, row.data);
-    const bool failed = r->error_code != NULL; /* bad words may leave a grammar without a token */
+    const bool failed = r->error.code != NULL; /* bad words may leave a grammar without a token */
     FUZZ_CHECK((js_type(js_get(js_root(doc), "error")) == JS_OBJECT) == failed, "%s", row.data);
     js_destroy(&doc);
     strbuf_fini(&row);

@@ -395,14 +395,16 @@ static bool run_config(const char *bytes, size_t n)
     strbuf_fini(&text);
     if (status_failed(&st)) return fuzz_refused(&st);
     for (uint32_t l = 0; l < m.n_layers; l++)
-        FUZZ_CHECK(!m.layer_lacks_mixer[l] || !m.layer_lacks_ffn[l], "layer %u is empty", l);
+        FUZZ_CHECK(!m.layer.lacks_mixer[l] || !m.layer.lacks_ffn[l], "layer %u is empty", l);
     FUZZ_CHECK(m.delta.n_key_heads == 0 || m.delta.n_value_heads % m.delta.n_key_heads == 0,
                "%u and %u recurrent heads", m.delta.n_value_heads, m.delta.n_key_heads);
-    FUZZ_CHECK(m.n_heads > 0 && m.n_kv_heads > 0 && m.n_heads % m.n_kv_heads == 0,
-               "%u and %u heads", m.n_heads, m.n_kv_heads);
-    FUZZ_CHECK(m.n_layers > 0 && m.n_layers <= ARCH_LAYERS_MAX && m.head_dim > 0, "%u layers",
+    FUZZ_CHECK(m.attn.n_heads > 0 && m.attn.n_kv_heads > 0 &&
+                   m.attn.n_heads % m.attn.n_kv_heads == 0,
+               "%u and %u heads", m.attn.n_heads, m.attn.n_kv_heads);
+    FUZZ_CHECK(m.n_layers > 0 && m.n_layers <= ARCH_LAYERS_MAX && m.attn.head_dim > 0, "%u layers",
                m.n_layers);
-    FUZZ_CHECK(m.n_chosen <= m.n_experts, "%u of %u experts", m.n_chosen, m.n_experts);
+    FUZZ_CHECK(m.moe.n_chosen <= m.moe.n_experts, "%u of %u experts", m.moe.n_chosen,
+               m.moe.n_experts);
     FUZZ_CHECK(m.n_eos_ids <= sizeof m.eos_ids / sizeof m.eos_ids[0], "%u end ids", m.n_eos_ids);
     struct layout_model shape;
     struct layout *layout = malloc(sizeof *layout);

@@ -139,13 +139,13 @@ static struct range own_of(const struct layout *l, struct layout_place at, enum 
     const struct arch *m = l->model.arch;
     switch (site) {
     case ADAPTER_Q:
-        return times(layout_heads(l, at.tp), m->query_dim);
+        return times(layout_heads(l, at.tp), m->attn.query_dim);
     case ADAPTER_K:
     case ADAPTER_V:
-        return times(layout_kv_heads(l, at.tp), m->query_dim);
+        return times(layout_kv_heads(l, at.tp), m->attn.query_dim);
     case ADAPTER_O:
-        if (l->cuts_outputs) return (struct range){0, m->n_heads * m->value_dim};
-        return times(layout_heads(l, at.tp), m->value_dim);
+        if (l->cuts_outputs) return (struct range){0, m->attn.n_heads * m->attn.value_dim};
+        return times(layout_heads(l, at.tp), m->attn.value_dim);
     case ADAPTER_DOWN:
         return l->cuts_outputs ? (struct range){0, m->ffn} : layout_ffn(l, at.tp);
     default:

@@ -207,7 +207,7 @@ static void try_model(const char *name, float last_norm, uint64_t hash)
     CU_ASSERT(m->n_layouts >= util_n_ranks() - (util_n_ranks() == 4));
     CU_ASSERT_EQUAL(m->hash, hash);
     CU_ASSERT(util_n_ranks() != 2 || m->n_cut_by_outputs > 0);
-    const bool cuts_experts = m->config.n_experts > 0 && !m->config.expert_bias;
+    const bool cuts_experts = m->config.moe.n_experts > 0 && !m->config.moe.bias;
     CU_ASSERT(util_n_ranks() != 2 || cuts_experts == (m->n_experts_cut_by_outputs > 0));
     if (m->hash != hash) fprintf(stderr, "\n  %s: 0x%016llx\n", name, (unsigned long long)m->hash);
     close_model(m);

@@ -131,7 +131,7 @@ static struct moe_traffic run(const struct wire_case *w, struct experts *x,
     const uint32_t n = util_n_ranks(), rank = util_rank();
     const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = n, .ep = ep};
     struct layout *l = malloc(sizeof *l);
-    arch.router = w->router;
+    arch.moe.router = w->router;
     arch.scale.residual = 1;
     model.expert_code_group = GROUP;
     model.weights[CLASS_EXPERTS] =

@@ -271,10 +271,10 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
     t->n_copied += l->n_expert_copies > 0;
     const struct layer layer = hold(l, p, t->m, &held);
     const struct arch model = {.width = D,
-                               .n_experts = E,
-                               .n_zero_experts = t->m->n_zero,
-                               .n_chosen = K,
-                               .router = util_moe_rule_of(t->c),
+                               .moe.n_experts = E,
+                               .moe.n_zero = t->m->n_zero,
+                               .moe.n_chosen = K,
+                               .moe.router = util_moe_rule_of(t->c),
                                .scale.residual = util_moe_scale_of(t->c)};
     const struct capacity_flags capacity = {t->c->capacity_factor, t->c->policy};
     const struct moe_options o = {.model = &model,

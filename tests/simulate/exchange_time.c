@@ -254,17 +254,17 @@ static void open_run(struct run *r, struct layout *l, struct arch *arch)
     *arch = (struct arch){.family = arch_family_at(0),
                           .n_layers = 1,
                           .width = D,
-                          .n_heads = 8,
-                          .n_kv_heads = 8,
-                          .head_dim = 64,
-                          .query_dim = 64,
-                          .value_dim = 64,
-                          .n_experts = E,
-                          .n_chosen = K,
-                          .expert_ffn = 2048,
+                          .attn.n_heads = 8,
+                          .attn.n_kv_heads = 8,
+                          .attn.head_dim = 64,
+                          .attn.query_dim = 64,
+                          .attn.value_dim = 64,
+                          .moe.n_experts = E,
+                          .moe.n_chosen = K,
+                          .moe.ffn = 2048,
                           .vocab = 64,
                           .context = 64,
-                          .layer_is_moe = {true}};
+                          .layer.is_moe = {true}};
     const struct layout_model model = {
         .name = "layer", .arch = arch, .o_leaf = 64, .expert_leaf = 256, .weight_bytes = 1};
     const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = r->n_hosts, .ep = r->n_hosts};

@@ -203,7 +203,7 @@ static struct status serve_line(const char *line)
     strbuf_init(&row);
     request_defaults_init(&rules.defaults);
     struct status st = request_create(&rules, 1, line, strlen(line), &r);
-    for (int i = 0; i < 40 && !status_failed(&st) && r->error_code == NULL; i++) {
+    for (int i = 0; i < 40 && !status_failed(&st) && r->error.code == NULL; i++) {
         if (r->finish == REQUEST_UNFINISHED) st = request_take_token(r, &rules, 'a' + i % 26);
     }
     if (!status_failed(&st)) st = result_row_write(r, &rules, "a model", &row);

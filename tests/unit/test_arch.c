@@ -6,41 +6,41 @@
 static void families_are_understood(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
-    CU_ASSERT_EQUAL(m.head_dim, 16);
-    CU_ASSERT_EQUAL(m.n_experts, 0);
+    CU_ASSERT_EQUAL(m.attn.head_dim, 16);
+    CU_ASSERT_EQUAL(m.moe.n_experts, 0);
     CU_ASSERT_EQUAL(parse(MIXTRAL ",\"sliding_window\":32").code, STATUS_OK);
-    CU_ASSERT_EQUAL(m.window, 32);
-    CU_ASSERT_EQUAL(m.router.kind, ROUTER_SOFTMAX_RENORM);
-    CU_ASSERT_EQUAL(m.expert_ffn, 96);
+    CU_ASSERT_EQUAL(m.attn.window, 32);
+    CU_ASSERT_EQUAL(m.moe.router.kind, ROUTER_SOFTMAX_RENORM);
+    CU_ASSERT_EQUAL(m.moe.ffn, 96);
     CU_ASSERT_EQUAL(parse(QWEN3 ",\"norm_topk_prob\":false,\"decoder_sparse_step\":2,"
                                 "\"mlp_only_layers\":[3]")
                         .code,
                     STATUS_OK);
-    CU_ASSERT_EQUAL(m.router.kind, ROUTER_SOFTMAX);
-    CU_ASSERT(!m.layer_is_moe[0] && m.layer_is_moe[1] && !m.layer_is_moe[2] && !m.layer_is_moe[3]);
+    CU_ASSERT_EQUAL(m.moe.router.kind, ROUTER_SOFTMAX);
+    CU_ASSERT(!m.layer.is_moe[0] && m.layer.is_moe[1] && !m.layer.is_moe[2] && !m.layer.is_moe[3]);
     CU_ASSERT_EQUAL(m.ffn, 96);
-    CU_ASSERT_EQUAL(m.expert_ffn, 48);
+    CU_ASSERT_EQUAL(m.moe.ffn, 48);
 }
 
 static void biases_are_those_of_the_family(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
-    CU_ASSERT(!m.qkv_bias && !m.o_bias);
+    CU_ASSERT(!m.attn.qkv_bias && !m.attn.o_bias);
     CU_ASSERT_EQUAL(parse(LLAMA ",\"attention_bias\":true").code, STATUS_OK);
-    CU_ASSERT(m.qkv_bias && m.o_bias && !m.ffn_bias);
+    CU_ASSERT(m.attn.qkv_bias && m.attn.o_bias && !m.ffn_bias);
     CU_ASSERT_EQUAL(parse(LLAMA ",\"mlp_bias\":true").code, STATUS_OK);
-    CU_ASSERT(!m.qkv_bias && m.ffn_bias);
+    CU_ASSERT(!m.attn.qkv_bias && m.ffn_bias);
     CU_ASSERT_EQUAL(parse(OF("Qwen2ForCausalLM")).code, STATUS_OK);
-    CU_ASSERT(m.qkv_bias && !m.o_bias && !m.family->qk_norm);
+    CU_ASSERT(m.attn.qkv_bias && !m.attn.o_bias && !m.family->qk_norm);
     CU_ASSERT_EQUAL(parse(OF("Qwen3ForCausalLM")).code, STATUS_OK);
-    CU_ASSERT(!m.qkv_bias && m.family->qk_norm);
+    CU_ASSERT(!m.attn.qkv_bias && m.family->qk_norm);
 }
 
 static void windows_are_those_of_the_layers(void)
 {
     CU_ASSERT_EQUAL(parse(OF("MistralForCausalLM") ",\"sliding_window\":32").code, STATUS_OK);
     CU_ASSERT_STRING_EQUAL(windows(), "11");
-    CU_ASSERT_EQUAL(m.window, 32);
+    CU_ASSERT_EQUAL(m.attn.window, 32);
     CU_ASSERT_EQUAL(parse(OF("MistralForCausalLM") ",\"sliding_window\":null").code, STATUS_OK);
     CU_ASSERT_STRING_EQUAL(windows(), "00");
     CU_ASSERT_EQUAL(parse(OF("Qwen2ForCausalLM") ",\"sliding_window\":32").code, STATUS_OK);
@@ -57,12 +57,12 @@ static void windows_are_those_of_the_layers(void)
                     STATUS_OK);
     CU_ASSERT_STRING_EQUAL(windows(), "10");
     CU_ASSERT_EQUAL(parse(QWEN3 ",\"sliding_window\":32,\"max_window_layers\":1").code, STATUS_OK);
-    CU_ASSERT_EQUAL(m.window, 0);
+    CU_ASSERT_EQUAL(m.attn.window, 0);
     CU_ASSERT_EQUAL(parse(QWEN3 ",\"sliding_window\":32,\"max_window_layers\":1,"
                                 "\"use_sliding_window\":true")
                         .code,
                     STATUS_OK); /* all layers have the window, as in transformers */
-    CU_ASSERT(m.window == 32 && m.layer_has_window[0] && m.layer_has_window[m.n_layers - 1]);
+    CU_ASSERT(m.attn.window == 32 && m.layer.has_window[0] && m.layer.has_window[m.n_layers - 1]);
     refuse(OF("Qwen3ForCausalLM") ",\"layer_types\":[\"sliding_attention\",\"full_attention\"]",
            "layer_types[0]");
     refuse(OF("MistralForCausalLM") ",\"sliding_window\":32,\"layer_types\":["
@@ -82,9 +82,9 @@ static void mixtures_are_understood(void)
                        "\"shared_expert_intermediate_size\":80,\"num_experts_per_tok\":2,"
                        "\"mlp_only_layers\":[0],\"max_position_embeddings\":128";
     CU_ASSERT_EQUAL(parse(qwen).code, STATUS_OK);
-    CU_ASSERT(m.qkv_bias && !m.o_bias && !m.layer_is_moe[0] && m.layer_is_moe[1]);
-    CU_ASSERT_EQUAL(m.shared_ffn, 80);
-    CU_ASSERT_EQUAL(m.router.kind, ROUTER_SOFTMAX);
+    CU_ASSERT(m.attn.qkv_bias && !m.attn.o_bias && !m.layer.is_moe[0] && m.layer.is_moe[1]);
+    CU_ASSERT_EQUAL(m.moe.shared_ffn, 80);
+    CU_ASSERT_EQUAL(m.moe.router.kind, ROUTER_SOFTMAX);
     CU_ASSERT_EQUAL(m.scale.attention, 0.25f);
     const char *granite =
         "\"architectures\":[\"GraniteMoeForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
@@ -120,9 +120,9 @@ static void published_configs_are_taken(void)
             .code,
         STATUS_OK);
     CU_ASSERT_STRING_EQUAL(windows(), "10");
-    CU_ASSERT(m.window == 128 && m.qkv_bias && m.o_bias && m.swiglu.limit == 7.0f);
-    CU_ASSERT(m.swiglu.alpha == 1.702f && m.expert_ffn == 2880 && m.n_chosen == 4);
-    CU_ASSERT_EQUAL(m.router.kind, ROUTER_SOFTMAX_RENORM);
+    CU_ASSERT(m.attn.window == 128 && m.attn.qkv_bias && m.attn.o_bias && m.swiglu.limit == 7.0f);
+    CU_ASSERT(m.swiglu.alpha == 1.702f && m.moe.ffn == 2880 && m.moe.n_chosen == 4);
+    CU_ASSERT_EQUAL(m.moe.router.kind, ROUTER_SOFTMAX_RENORM);
     CU_ASSERT_EQUAL(
         parse("\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":false,\"mlp_bias\":f"
               "alse,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,\""
@@ -134,7 +134,7 @@ static void published_configs_are_taken(void)
               "128001,128008,128009]")
             .code,
         STATUS_OK);
-    CU_ASSERT(m.window == 0 && !m.qkv_bias && m.swiglu.limit == 0 && m.n_eos_ids == 3);
+    CU_ASSERT(m.attn.window == 0 && !m.attn.qkv_bias && m.swiglu.limit == 0 && m.n_eos_ids == 3);
     CU_ASSERT_EQUAL(
         parse("\"architectures\":[\"Qwen2ForCausalLM\"],\"hidden_act\":\"silu\",\"hidden_size\""
               ":3584,\"intermediate_size\":18944,\"max_position_embeddings\":32768,\"max_window"
@@ -144,7 +144,7 @@ static void published_configs_are_taken(void)
               "52064")
             .code,
         STATUS_OK);
-    CU_ASSERT(m.window == 0 && m.qkv_bias && !m.o_bias && m.head_dim == 128);
+    CU_ASSERT(m.attn.window == 0 && m.attn.qkv_bias && !m.attn.o_bias && m.attn.head_dim == 128);
     CU_ASSERT_EQUAL(
         parse("\"architectures\":[\"MistralForCausalLM\"],\"hidden_act\":\"silu\",\"hidden_size"
               "\":4096,\"intermediate_size\":14336,\"max_position_embeddings\":32768,\"num_atte"
@@ -153,7 +153,7 @@ static void published_configs_are_taken(void)
               "\":false,\"vocab_size\":32000")
             .code,
         STATUS_OK);
-    CU_ASSERT(m.window == 4096 && m.layer_has_window[0] && m.layer_has_window[31]);
+    CU_ASSERT(m.attn.window == 4096 && m.layer.has_window[0] && m.layer.has_window[31]);
     refuse(LLAMA ",\"swiglu_limit\":7.0", "swiglu_limit");
 }
 
@@ -174,15 +174,17 @@ static void latent_attention_is_understood(void)
                           "\"scoring_func\":\"sigmoid\",\"routed_scaling_factor\":2.5")
                         .code,
                     STATUS_OK);
-    CU_ASSERT(m.head_dim == 48 && m.n_kv_heads == 1 && m.query_dim == 40 && m.value_dim == 16);
-    CU_ASSERT(m.q_lora == 48 && m.kv_lora == 32 && m.rotary == 16 && m.rope_pairs);
-    CU_ASSERT(m.latent_norm_eps == 1e-6f);
-    CU_ASSERT(m.shared_ffn == 64 && !m.layer_is_moe[2] && m.layer_is_moe[3]);
-    CU_ASSERT(m.may_predict && m.n_predict == 0 && m.layer_is_moe[4] && arch_all_layers(&m) == 4);
-    CU_ASSERT_EQUAL(m.router.kind, ROUTER_SIGMOID_RENORM);
-    CU_ASSERT(m.router.n_groups == 4 && m.router.n_groups_chosen == 2 && m.router.scale == 2.5f);
+    CU_ASSERT(m.attn.head_dim == 48 && m.attn.n_kv_heads == 1 && m.attn.query_dim == 40 &&
+              m.attn.value_dim == 16);
+    CU_ASSERT(m.attn.q_lora == 48 && m.attn.kv_lora == 32 && m.attn.rotary == 16 && m.rope_pairs);
+    CU_ASSERT(m.attn.latent_norm_eps == 1e-6f);
+    CU_ASSERT(m.moe.shared_ffn == 64 && !m.layer.is_moe[2] && m.layer.is_moe[3]);
+    CU_ASSERT(m.may_predict && m.n_predict == 0 && m.layer.is_moe[4] && arch_all_layers(&m) == 4);
+    CU_ASSERT_EQUAL(m.moe.router.kind, ROUTER_SIGMOID_RENORM);
+    CU_ASSERT(m.moe.router.n_groups == 4 && m.moe.router.n_groups_chosen == 2 &&
+              m.moe.router.scale == 2.5f);
     CU_ASSERT_EQUAL(parse(DEEPSEEK ",\"v_head_dim\":16,\"q_lora_rank\":null").code, STATUS_OK);
-    CU_ASSERT_EQUAL(m.q_lora, 0);
+    CU_ASSERT_EQUAL(m.attn.q_lora, 0);
     refuse(DEEPSEEK, "v_head_dim");
     refuse(DEEPSEEK ",\"v_head_dim\":16,\"scoring_func\":\"softmax\"", "scoring_func");
 #define GROUPED DEEPSEEK_BASE "\"v_head_dim\":16,\"routed_scaling_factor\":1.0"
@@ -253,7 +255,7 @@ static void fields_of_other_families_are_refused(void)
                                 "\"residual_multiplier\":1.0,\"use_qk_norm\":false")
                         .code,
                     STATUS_OK);
-    CU_ASSERT(m.rotary == 16 && m.scale.embed == 1 && m.scale.logits == 1 && !m.qk_norm);
+    CU_ASSERT(m.attn.rotary == 16 && m.scale.embed == 1 && m.scale.logits == 1 && !m.attn.qk_norm);
 }
 
 #define DEEPSEEK_V2                                                                                \
@@ -267,14 +269,15 @@ static void fields_of_other_families_are_refused(void)
 static void implementations_that_differ_are_not_guessed(void)
 {
     CU_ASSERT_EQUAL(parse(DEEPSEEK_V2 ",\"norm_topk_prob\":false").code, STATUS_OK);
-    CU_ASSERT(m.router.kind == ROUTER_SOFTMAX && m.router.scale == 16 && m.shared_ffn == 0);
+    CU_ASSERT(m.moe.router.kind == ROUTER_SOFTMAX && m.moe.router.scale == 16 &&
+              m.moe.shared_ffn == 0);
     refuse(DEEPSEEK_V2 ",\"norm_topk_prob\":true", "norm_topk_prob");
     refuse(DEEPSEEK_V2 ",\"norm_topk_prob\":false,\"n_group\":4,\"topk_group\":2", "topk_method");
     CU_ASSERT_EQUAL(parse(DEEPSEEK_V2 ",\"norm_topk_prob\":false,\"n_group\":4,\"topk_group\":2,"
                                       "\"topk_method\":\"greedy\"")
                         .code,
                     STATUS_OK);
-    CU_ASSERT_EQUAL(m.router.n_groups, 0);
+    CU_ASSERT_EQUAL(m.moe.router.n_groups, 0);
     refuse(DEEPSEEK_V2, "\"norm_topk_prob\": expected true or false");
     refuse(OF("MistralForCausalLM"), "sliding_window"); /* others assume 4096 */
     refuse(OF("Qwen3ForCausalLM") ",\"use_sliding_window\":true", "sliding_window");
@@ -292,10 +295,10 @@ static void switches_of_a_family_are_read(void)
     char body[1024];
     snprintf(body, sizeof body, "%sfalse", qwen);
     CU_ASSERT_EQUAL(parse(body).code, STATUS_OK);
-    CU_ASSERT(!m.qkv_bias && !m.o_bias);
+    CU_ASSERT(!m.attn.qkv_bias && !m.attn.o_bias);
     snprintf(body, sizeof body, "%strue", qwen);
     CU_ASSERT_EQUAL(parse(body).code, STATUS_OK);
-    CU_ASSERT(m.qkv_bias && !m.o_bias);
+    CU_ASSERT(m.attn.qkv_bias && !m.attn.o_bias);
 }
 
 /* Kernels and the cache pad heads to whole lanes. The weights, the scale and the rotation use the
@@ -308,7 +311,8 @@ static void heads_are_padded(void)
                           "\"max_position_embeddings\":2048")
                         .code,
                     STATUS_OK); /* OpenLLaMA-3B */
-    CU_ASSERT(m.head_dim == 112 && m.query_dim == 100 && m.value_dim == 100 && m.rotary == 100);
+    CU_ASSERT(m.attn.head_dim == 112 && m.attn.query_dim == 100 && m.attn.value_dim == 100 &&
+              m.attn.rotary == 100);
     CU_ASSERT_EQUAL(m.scale.attention, 0.1f);
     CU_ASSERT_EQUAL(arch_params(&m), 3426473600u);
     struct layout_model l;
@@ -322,7 +326,7 @@ static void heads_are_padded(void)
     const uint32_t n_kv_heads = range_count(layout_kv_heads(&two, 0));
     CU_ASSERT_EQUAL(memory.kv_block_bytes, 26u * n_kv_heads * 64 * 2 * 112 * 2);
     CU_ASSERT_EQUAL(parse(OF("Qwen3ForCausalLM") ",\"head_dim\":40").code, STATUS_OK);
-    CU_ASSERT(m.head_dim == 48 && m.query_dim == 40 && m.rotary == 40);
+    CU_ASSERT(m.attn.head_dim == 48 && m.attn.query_dim == 40 && m.attn.rotary == 40);
 }
 
 static void impossible_sizes_are_refused(void)

@@ -32,10 +32,10 @@ static void published_model_has_its_sizes(void)
     struct arch m;
     const struct status st = parse(published, &m);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    CU_ASSERT(m.layer_is_delta[0] && m.layer_is_delta[2] && !m.layer_is_delta[3]);
+    CU_ASSERT(m.layer.is_delta[0] && m.layer.is_delta[2] && !m.layer.is_delta[3]);
     CU_ASSERT_EQUAL(arch_delta_layers(&m, 0, 48), 36);
-    CU_ASSERT_EQUAL(m.rotary, 64);
-    CU_ASSERT(m.qk_norm && m.gated_heads && m.shared_mix && m.n_chosen == 10);
+    CU_ASSERT_EQUAL(m.attn.rotary, 64);
+    CU_ASSERT(m.attn.qk_norm && m.attn.gated_heads && m.moe.shared_mix && m.moe.n_chosen == 10);
     CU_ASSERT_EQUAL(arch_dim_size(&m, DIM_Q), 16 * 512);
     CU_ASSERT_EQUAL(arch_dim_size(&m, DIM_DELTA_QKVZ), 12288);
     CU_ASSERT_EQUAL(arch_dim_size(&m, DIM_DELTA_BA), 64);
@@ -63,8 +63,8 @@ static void projections_may_be_apart(void)
     const struct status st = parse(text, &m);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     CU_ASSERT((arch_layer_parts(&m, 0) & (PART_APART | PART_DELTA)) == PART_APART);
-    CU_ASSERT((arch_layer_parts(&m, 3) & PART_RECURRENT) == 0 && m.n_experts == 0);
-    CU_ASSERT(m.rotary == 64 && m.gated_heads && m.ffn == 12288);
+    CU_ASSERT((arch_layer_parts(&m, 3) & PART_RECURRENT) == 0 && m.moe.n_experts == 0);
+    CU_ASSERT(m.attn.rotary == 64 && m.attn.gated_heads && m.ffn == 12288);
     CU_ASSERT(arch_params(&m) > 8.9e9 && arch_params(&m) < 9.0e9);
 }
 

@@ -22,13 +22,13 @@ static void the_published_model_has_its_sizes(void)
     CU_ASSERT(m.norm_eps == 1e-5f && m.context == 512 && m.n_positions == 512);
     CU_ASSERT_EQUAL_FATAL(parse(BERT("")).code, STATUS_OK);
     CU_ASSERT(m.norm_eps == 1e-12f && m.n_types == 2 && m.encoder && m.gate == GATE_GELU);
-    CU_ASSERT(m.qkv_bias && m.o_bias && m.query_dim == 64);
+    CU_ASSERT(m.attn.qkv_bias && m.attn.o_bias && m.attn.query_dim == 64);
     /* bert-base without its pooler of 590,592 */
     CU_ASSERT_EQUAL(arch_params(&m), 109482240 - 590592);
     const uint64_t parts = arch_layer_parts(&m, 0);
     CU_ASSERT((parts & PART_DENSE) == 0 && (parts & PART_RELU2_BIAS) != 0 &&
               (parts & PART_NORM_BIAS) != 0);
-    CU_ASSERT(m.layer_is_unrotated[0] && m.layer_is_unrotated[11]);
+    CU_ASSERT(m.layer.is_unrotated[0] && m.layer.is_unrotated[11]);
 }
 
 /* XLM-RoBERTa's base model, without its pooler: 514 positions, of which a text has 512. */
@@ -92,10 +92,10 @@ static void modern_bert_has_its_sizes(void)
     CU_ASSERT_EQUAL(arch_params(&m), 149014272);
     CU_ASSERT(m.encoder && m.n_positions == 0 && m.n_types == 0 && m.context == 8192);
     CU_ASSERT(m.norm_eps == 1e-5f && m.rope_theta == 160000 && m.local_rope && !m.norm_bias);
-    CU_ASSERT(m.gate == GATE_GEGLU_EXACT && !m.qkv_bias && !m.o_bias && !m.ffn_bias);
-    CU_ASSERT_EQUAL(m.window, 65); /* 64 positions before a row, and 64 behind it */
+    CU_ASSERT(m.gate == GATE_GEGLU_EXACT && !m.attn.qkv_bias && !m.attn.o_bias && !m.ffn_bias);
+    CU_ASSERT_EQUAL(m.attn.window, 65); /* 64 positions before a row, and 64 behind it */
     for (uint32_t l = 0; l < 22; l++)
-        CU_ASSERT(m.layer_has_window[l] == (l % 3 != 0) && !m.layer_is_unrotated[l]);
+        CU_ASSERT(m.layer.has_window[l] == (l % 3 != 0) && !m.layer.is_unrotated[l]);
     CU_ASSERT((arch_layer_parts(&m, 1) & PART_NORM_BIAS) == 0);
     CU_ASSERT_EQUAL_FATAL(parse(MODERN_SIZES
                                 ",\"norm_bias\":true,\"layer_types\":null,\"mlp_bias\":true,"
@@ -104,8 +104,8 @@ static void modern_bert_has_its_sizes(void)
                               .code,
                           STATUS_OK);
     CU_ASSERT(m.rope_theta == 9000 && (arch_layer_parts(&m, 1) & PART_NORM_BIAS) != 0);
-    CU_ASSERT((arch_layer_parts(&m, 1) & PART_FFN_BIAS) != 0 && m.window == 65);
-    CU_ASSERT(m.layer_has_window[1] && m.norm_eps == 1e-5f);
+    CU_ASSERT((arch_layer_parts(&m, 1) & PART_FFN_BIAS) != 0 && m.attn.window == 65);
+    CU_ASSERT(m.layer.has_window[1] && m.norm_eps == 1e-5f);
 }
 
 static void other_configs_of_modern_bert_are_refused(void)

@@ -21,8 +21,9 @@ static void minimax_fields_are_read(void)
              "\"attn_type_list\":[1,1]",
              fields);
     CU_ASSERT_EQUAL(parse(body).code, STATUS_OK);
-    CU_ASSERT(m.rotary == 64 && m.head_dim == 128 && m.expert_ffn == 1536 && !m.qk_norm);
-    CU_ASSERT(m.qk_norm_whole && m.router.kind == ROUTER_SIGMOID_RENORM);
+    CU_ASSERT(m.attn.rotary == 64 && m.attn.head_dim == 128 && m.moe.ffn == 1536 &&
+              !m.attn.qk_norm);
+    CU_ASSERT(m.attn.qk_norm_whole && m.moe.router.kind == ROUTER_SIGMOID_RENORM);
     snprintf(body, sizeof body, "%s,\"attn_type_list\":[1,0]", fields);
     refuse(body, "attn_type_list");
     snprintf(body, sizeof body, "%s,\"attn_type_list\":0", fields);
@@ -46,7 +47,7 @@ static void minimax_fields_are_read(void)
  * unless the file says no. */
 static bool rotates(uint32_t layer)
 {
-    return !m.layer_is_unrotated[layer];
+    return !m.layer.is_unrotated[layer];
 }
 
 static void unrotated_layers_are_found(void)
@@ -78,12 +79,12 @@ static void unrotated_layers_are_found(void)
 static void biases_of_seed_oss_are_found(void)
 {
     CU_ASSERT_EQUAL(parse(OF("SeedOssForCausalLM") ",\"attention_bias\":true").code, STATUS_OK);
-    CU_ASSERT(m.qkv_bias && !m.o_bias);
+    CU_ASSERT(m.attn.qkv_bias && !m.attn.o_bias);
     CU_ASSERT_EQUAL(parse(OF("SeedOssForCausalLM") ",\"attention_bias\":false,"
                                                    "\"attention_out_bias\":true")
                         .code,
                     STATUS_OK);
-    CU_ASSERT(!m.qkv_bias && m.o_bias);
+    CU_ASSERT(!m.attn.qkv_bias && m.attn.o_bias);
     refuse(OF("SeedOssForCausalLM"), "attention_bias"); /* others assume true */
     refuse(LLAMA ",\"attention_out_bias\":true", "attention_out_bias");
 }
@@ -95,7 +96,7 @@ static void norms_stand_where_the_family_has_them(void)
     CU_ASSERT_EQUAL(arch_layer_parts(&m, 0) & (PART_IN_NORMS | PART_OUT_NORMS), PART_IN_NORMS);
     CU_ASSERT_EQUAL(parse(OF("Olmo2ForCausalLM") ",\"rope_theta\":5e5").code, STATUS_OK);
     CU_ASSERT_EQUAL(arch_layer_parts(&m, 0) & (PART_IN_NORMS | PART_OUT_NORMS), PART_OUT_NORMS);
-    CU_ASSERT(m.qk_norm_whole && !m.qk_norm);
+    CU_ASSERT(m.attn.qk_norm_whole && !m.attn.qk_norm);
     refuse("\"architectures\":[\"Olmo2ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
            "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":100,"
            "\"max_position_embeddings\":128,\"rope_theta\":5e5",
@@ -119,7 +120,7 @@ static void windows_and_rotation_go_together(void)
     CU_ASSERT_STRING_EQUAL(windows(), "01");
     CU_ASSERT(!rotates(0) && rotates(1));
     CU_ASSERT_EQUAL(parse(EXAONE ",\"sliding_window\":null").code, STATUS_OK);
-    CU_ASSERT(m.window == 0 && rotates(0) && rotates(1));
+    CU_ASSERT(m.attn.window == 0 && rotates(0) && rotates(1));
     refuse(EXAONE, "sliding_window");
     refuse(EXAONE ",\"sliding_window\":32,\"sliding_window_pattern\":\"LLLG\"",
            "sliding_window_pattern");
@@ -145,11 +146,12 @@ static void k_exaone_has_its_sizes(void)
 {
     CU_ASSERT_EQUAL_FATAL(parse(K_EXAONE("ExaoneMoEForCausalLM")).code, STATUS_OK);
     CU_ASSERT(arch_params(&m) > 234e9 && arch_params(&m) < 238e9); /* "236B" */
-    CU_ASSERT(m.qk_norm && m.n_predict == 0 && !m.may_predict && m.window == 128);
-    CU_ASSERT(m.router.kind == ROUTER_SIGMOID_RENORM && m.router.scale == 2.5f && m.select_bias);
+    CU_ASSERT(m.attn.qk_norm && m.n_predict == 0 && !m.may_predict && m.attn.window == 128);
+    CU_ASSERT(m.moe.router.kind == ROUTER_SIGMOID_RENORM && m.moe.router.scale == 2.5f &&
+              m.moe.select_bias);
     for (uint32_t l = 0; l < 48; l++) {
-        CU_ASSERT(m.layer_has_window[l] == (l % 4 != 3) && rotates(l) == (l % 4 != 3));
-        CU_ASSERT(m.layer_is_moe[l] == (l > 0));
+        CU_ASSERT(m.layer.has_window[l] == (l % 4 != 3) && rotates(l) == (l % 4 != 3));
+        CU_ASSERT(m.layer.is_moe[l] == (l > 0));
     }
     CU_ASSERT_EQUAL(parse(K_EXAONE("ExaoneMoeForCausalLM")).code, STATUS_OK);
     refuse(K_EXAONE("ExaoneMOEForCausalLM"), "ExaoneMOEForCausalLM");
@@ -160,10 +162,10 @@ static void k_exaone_agrees_about_its_experts(void)
 {
     CU_ASSERT_EQUAL(parse(K_EXAONE_SMALL ",\"is_moe_layer\":[false,true]").code, STATUS_OK);
     CU_ASSERT_EQUAL(parse(K_EXAONE_SMALL ",\"first_k_dense_replace\":0").code, STATUS_OK);
-    CU_ASSERT(m.layer_is_moe[0] && m.layer_is_moe[1] && m.ffn == 0);
+    CU_ASSERT(m.layer.is_moe[0] && m.layer.is_moe[1] && m.ffn == 0);
     CU_ASSERT_EQUAL(parse(K_EXAONE_SMALL ",\"mlp_layer_types\":[\"sparse\",\"dense\"]").code,
                     STATUS_OK);
-    CU_ASSERT(m.layer_is_moe[0] && !m.layer_is_moe[1]);
+    CU_ASSERT(m.layer.is_moe[0] && !m.layer.is_moe[1]);
     refuse(K_EXAONE_SMALL ",\"is_moe_layer\":[true,true]", "is_moe_layer[0]");
     refuse(K_EXAONE_SMALL ",\"is_moe_layer\":[false]", "is_moe_layer[1]");
     refuse(K_EXAONE_SMALL ",\"mlp_layer_types\":[\"sparse\",\"dense\"],\"first_k_dense_replace\":1",
@@ -190,8 +192,10 @@ static void hy3_has_its_sizes(void)
 {
     CU_ASSERT_EQUAL_FATAL(parse(HY3(",\"num_shared_experts\":1")).code, STATUS_OK);
     CU_ASSERT(arch_params(&m) > 293e9 && arch_params(&m) < 297e9); /* "295B" */
-    CU_ASSERT(m.router.kind == ROUTER_SIGMOID_RENORM && m.router.scale == 2.826f && m.select_bias);
-    CU_ASSERT(m.qk_norm && m.shared_ffn == 1536 && !m.layer_is_moe[0] && m.layer_is_moe[1]);
+    CU_ASSERT(m.moe.router.kind == ROUTER_SIGMOID_RENORM && m.moe.router.scale == 2.826f &&
+              m.moe.select_bias);
+    CU_ASSERT(m.attn.qk_norm && m.moe.shared_ffn == 1536 && !m.layer.is_moe[0] &&
+              m.layer.is_moe[1]);
     refuse(HY3(""), "num_shared_experts");
     refuse(HY3(",\"num_shared_experts\":0"), "num_shared_experts");
     refuse(HY3(",\"num_shared_experts\":1,\"n_group\":2,\"topk_group\":1"), "n_group");
@@ -222,8 +226,9 @@ static void mimo_has_two_kinds_of_layers(void)
                                                "\"swa_num_key_value_heads\":8"))
                               .code,
                           STATUS_OK);
-    CU_ASSERT(m.n_kv_heads == 8 && m.n_full_kv_heads == 4 && m.value_dim == 128);
-    CU_ASSERT(m.query_dim == 192 && m.rotary == 64 && m.window == 129 && m.local_rope);
+    CU_ASSERT(m.attn.n_kv_heads == 8 && m.attn.n_full_kv_heads == 4 && m.attn.value_dim == 128);
+    CU_ASSERT(m.attn.query_dim == 192 && m.attn.rotary == 64 && m.attn.window == 129 &&
+              m.local_rope);
     CU_ASSERT_STRING_EQUAL(windows(), "011110");
     CU_ASSERT(m.norm_eps == 1e-5f && m.scale.values == 0.707f);
     for (uint32_t l = 0; l < 6; l++) {
@@ -236,7 +241,7 @@ static void mimo_has_two_kinds_of_layers(void)
     }
     CU_ASSERT(arch_dim_size(&m, DIM_FULL_KV) == 768 && arch_dim_size(&m, DIM_VALUES) == 1024);
     CU_ASSERT_EQUAL(parse(MIMO(MIMO_V MIMO_ROPE ",\"norm_topk_prob\":true")).code, STATUS_OK);
-    CU_ASSERT_EQUAL(m.window, 128);
+    CU_ASSERT_EQUAL(m.attn.window, 128);
 }
 
 /* Fields that transformers does not read must say what it computes. */
@@ -295,11 +300,11 @@ static void local_rope_is_found(void)
 static void dense_layers_are_those_of_the_list(void)
 {
     CU_ASSERT_EQUAL(parse(GLM_LITE).code, STATUS_OK);
-    CU_ASSERT(!m.layer_is_moe[0] && m.layer_is_moe[1] && m.layer_is_moe[2]);
+    CU_ASSERT(!m.layer.is_moe[0] && m.layer.is_moe[1] && m.layer.is_moe[2]);
     CU_ASSERT_EQUAL(parse(GLM_LITE ",\"first_k_dense_replace\":1").code, STATUS_OK);
     CU_ASSERT_EQUAL(parse(GLM_LITE ",\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\"]").code,
                     STATUS_OK);
-    CU_ASSERT(m.layer_is_moe[0] && !m.layer_is_moe[1] && m.layer_is_moe[2]);
+    CU_ASSERT(m.layer.is_moe[0] && !m.layer.is_moe[1] && m.layer.is_moe[2]);
     refuse(GLM_LITE ",\"first_k_dense_replace\":2", "first_k_dense_replace");
     refuse(GLM_LITE ",\"moe_layer_freq\":2", "moe_layer_freq");
     refuse(GLM_LITE ",\"attention_bias\":true", "attention_bias");
@@ -326,12 +331,13 @@ static void queries_may_grow_in_all_layers(void)
 {
     CU_ASSERT_EQUAL_FATAL(parse(MINISTRAL3 YARN(",\"llama_4_scaling_beta\":0.1")).code, STATUS_OK);
     CU_ASSERT(m.tuning.step == 32 && m.tuning.first == 0 && m.tuning.everywhere);
-    CU_ASSERT(m.tuning.scale == 0.1f && !m.qkv_bias);
+    CU_ASSERT(m.tuning.scale == 0.1f && !m.attn.qkv_bias);
     CU_ASSERT_EQUAL(parse(MISTRAL4 YARN(",\"llama_4_scaling_beta\":0.1,"
                                         "\"partial_rotary_factor\":0.5") ",\"head_dim\":32")
                         .code,
                     STATUS_OK);
-    CU_ASSERT(m.rotary == 16 && m.query_dim == 32 && m.router.kind == ROUTER_SOFTMAX_RENORM);
+    CU_ASSERT(m.attn.rotary == 16 && m.attn.query_dim == 32 &&
+              m.moe.router.kind == ROUTER_SOFTMAX_RENORM);
     refuse(MINISTRAL3 YARN(""), "llama_4_scaling_beta");
     refuse(MINISTRAL3 "\"rope_theta\":1e4", "yarn");
     refuse(MISTRAL4 YARN(",\"llama_4_scaling_beta\":0.1") ",\"n_group\":2,\"topk_group\":1",
@@ -352,10 +358,12 @@ static void chunks_and_weighed_inputs_are_understood(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA4 ",\"attention_chunk_size\":24,\"attn_temperature_tuning\":4").code,
                     STATUS_OK);
-    CU_ASSERT(m.chunked && m.window == 24 && m.layer_has_window[2] && !m.layer_has_window[3]);
-    CU_ASSERT(m.layer_is_unrotated[3] && m.l2_norm && m.weighs_inputs && m.layer_is_moe[0]);
-    CU_ASSERT(m.ffn == 0 && m.expert_ffn == 32 && m.shared_ffn == 32);
-    CU_ASSERT(m.tuning.step == 8192 && m.router.kind == ROUTER_SIGMOID_AFTER);
+    CU_ASSERT(m.attn.chunked && m.attn.window == 24 && m.layer.has_window[2] &&
+              !m.layer.has_window[3]);
+    CU_ASSERT(m.layer.is_unrotated[3] && m.attn.l2_norm && m.moe.weighs_inputs &&
+              m.layer.is_moe[0]);
+    CU_ASSERT(m.ffn == 0 && m.moe.ffn == 32 && m.moe.shared_ffn == 32);
+    CU_ASSERT(m.tuning.step == 8192 && m.moe.router.kind == ROUTER_SIGMOID_AFTER);
     refuse(LLAMA4, "attention_chunk_size");
     refuse(LLAMA4 ",\"attention_chunk_size\":24,\"sliding_window\":8", "sliding_window");
     refuse(LLAMA4 ",\"attention_chunk_size\":24,\"moe_layers\":[4]", "moe_layers");
@@ -369,20 +377,20 @@ static void chunks_and_weighed_inputs_are_understood(void)
 static void gemma_caps_scores_and_scales_embeddings(void)
 {
     CU_ASSERT_EQUAL(parse(GEMMA2 CAPS ",\"query_pre_attn_scalar\":64").code, STATUS_OK);
-    CU_ASSERT(m.gate == GATE_GEGLU && m.softcap == 50 && m.logit_cap == 30 && m.tied);
-    CU_ASSERT(m.scale.embed == 8 && m.scale.attention == 0.125f && m.layer_has_window[0]);
+    CU_ASSERT(m.gate == GATE_GEGLU && m.attn.softcap == 50 && m.logit_cap == 30 && m.tied);
+    CU_ASSERT(m.scale.embed == 8 && m.scale.attention == 0.125f && m.layer.has_window[0]);
     CU_ASSERT_EQUAL(parse(GEMMA2 ",\"attn_logit_softcapping\":null,"
                                  "\"final_logit_softcapping\":null")
                         .code,
                     STATUS_OK);
-    CU_ASSERT(m.softcap == 0 && m.logit_cap == 0 && m.scale.attention == 0.0625f);
+    CU_ASSERT(m.attn.softcap == 0 && m.logit_cap == 0 && m.scale.attention == 0.0625f);
     refuse(GEMMA2, "attn_logit_softcapping");
     refuse(GEMMA2 CAPS ",\"hidden_activation\":\"gelu\"", "gelu");
     refuse(GEMMA2 CAPS ",\"use_bidirectional_attention\":true", "use_bidirectional_attention");
     CU_ASSERT_EQUAL(parse(GEMMA3).code, STATUS_OK);
-    CU_ASSERT(m.local_rope && m.layer_has_window[0] && m.qk_norm && m.softcap == 0);
+    CU_ASSERT(m.local_rope && m.layer.has_window[0] && m.attn.qk_norm && m.attn.softcap == 0);
     CU_ASSERT_EQUAL(parse(GEMMA3 ",\"sliding_window_pattern\":2").code, STATUS_OK);
-    CU_ASSERT(m.layer_has_window[0] && !m.layer_has_window[1]);
+    CU_ASSERT(m.layer.has_window[0] && !m.layer.has_window[1]);
     refuse(GEMMA3 ",\"attn_logit_softcapping\":50.0", "attn_logit_softcapping");
     refuse(GEMMA("Gemma3ForCausalLM") ",\"rope_theta\":1e6", "rope_local_base_freq");
     refuse(OF("Gemma3ForCausalLM") ",\"rope_theta\":1e6", "head_dim");
@@ -414,13 +422,14 @@ static void longrope_keeps_the_original_context(void)
 static void experts_under_other_names(void)
 {
     CU_ASSERT_EQUAL(parse(ERNIE ",\"moe_layer_end_index\":0").code, STATUS_OK);
-    CU_ASSERT(m.layer_is_moe[0] && !m.layer_is_moe[1] && m.shared_ffn == 32 && m.select_bias);
-    CU_ASSERT_EQUAL(m.router.kind, ROUTER_BIASED_RENORM);
+    CU_ASSERT(m.layer.is_moe[0] && !m.layer.is_moe[1] && m.moe.shared_ffn == 32 &&
+              m.moe.select_bias);
+    CU_ASSERT_EQUAL(m.moe.router.kind, ROUTER_BIASED_RENORM);
     refuse(ERNIE ",\"moe_norm_min\":0.5", "moe_norm_min");
     refuse(ERNIE ",\"use_bias\":true", "use_bias");
 #define HUNYUAN OF("HunYuanMoEV1ForCausalLM") ",\"rope_theta\":1e4,\"num_experts\":4"
     CU_ASSERT_EQUAL(parse(HUNYUAN ",\"moe_topk\":[2,2]").code, STATUS_OK);
-    CU_ASSERT(m.n_chosen == 2 && m.shared_ffn == 96 && m.qk_norm);
+    CU_ASSERT(m.moe.n_chosen == 2 && m.moe.shared_ffn == 96 && m.attn.qk_norm);
     refuse(HUNYUAN ",\"moe_topk\":[2,1]", "moe_topk");
     refuse(HUNYUAN, "moe_topk");
     refuse(HUNYUAN ",\"moe_topk\":2,\"head_dim\":24", "head_dim");
@@ -440,7 +449,7 @@ static void an_activation_and_a_router_of_one_family(void)
     refuse(APERTUS ",\"rope_scaling\":{\"type\":\"default\"},\"hidden_act\":\"silu\"", "silu");
     CU_ASSERT_EQUAL(parse(PHIMOE ",\"num_experts_per_tok\":2,\"lm_head_bias\":true").code,
                     STATUS_OK);
-    CU_ASSERT(m.router.kind == ROUTER_MIXER && m.router.scale == 2 * 0.01f && m.head_bias);
+    CU_ASSERT(m.moe.router.kind == ROUTER_MIXER && m.moe.router.scale == 2 * 0.01f && m.head_bias);
     CU_ASSERT_EQUAL(arch_final_parts(&m), PART_FINAL | PART_FINAL_BIAS | PART_HEAD_BIAS);
     refuse(PHIMOE ",\"num_experts_per_tok\":1", "num_experts_per_tok");
     refuse(LLAMA ",\"lm_head_bias\":true", "lm_head_bias");

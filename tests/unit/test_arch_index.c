@@ -41,7 +41,7 @@ static void deepseek_has_its_sizes(void)
     CU_ASSERT_EQUAL_FATAL(parse(DEEPSEEK).code, STATUS_OK);
     CU_ASSERT(m.index.n_heads == 64 && m.index.dim == 128 && m.index.n_chosen == 2048);
     CU_ASSERT(!m.index.pairs && m.rope_pairs);
-    CU_ASSERT(!m.layer_is_moe[2] && m.layer_is_moe[3] && m.layer_is_moe[60]);
+    CU_ASSERT(!m.layer.is_moe[2] && m.layer.is_moe[3] && m.layer.is_moe[60]);
     CU_ASSERT_EQUAL(arch_dim_size(&m, DIM_INDEX_Q), 64 * 128);
     /* 671 billion parameters of DeepSeek-V3, and 0.85 billion of the indices */
     CU_ASSERT(arch_params(&m) > 671.8e9 && arch_params(&m) < 672.0e9);
@@ -50,7 +50,7 @@ static void deepseek_has_its_sizes(void)
 static void glm_has_its_sizes(void)
 {
     CU_ASSERT_EQUAL_FATAL(parse(GLM).code, STATUS_OK);
-    CU_ASSERT(m.index.n_heads == 32 && m.index.pairs && m.router.n_groups <= 1);
+    CU_ASSERT(m.index.n_heads == 32 && m.index.pairs && m.moe.router.n_groups <= 1);
     CU_ASSERT(arch_params(&m) > 743e9 && arch_params(&m) < 745e9);
     CU_ASSERT_EQUAL(parse(GLM ",\"mlp_layer_types\":[\"dense\"]").code, STATUS_INPUT);
 }
@@ -91,7 +91,7 @@ static const char *sharing(const char *config)
 {
     static char letters[ARCH_LAYERS_MAX + 1];
     CU_ASSERT_EQUAL_FATAL(parse(config).code, STATUS_OK);
-    for (uint32_t l = 0; l < m.n_layers; l++) letters[l] = m.layer_shares_index[l] ? 'S' : 'F';
+    for (uint32_t l = 0; l < m.n_layers; l++) letters[l] = m.layer.shares_index[l] ? 'S' : 'F';
     letters[m.n_layers] = '\0';
     return letters;
 }

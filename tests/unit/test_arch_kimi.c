@@ -39,13 +39,14 @@ static void published_model_has_its_sizes(void)
     struct arch m;
     const struct status st = parse(published, &m);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    CU_ASSERT(m.layer_is_delta[0] && m.layer_is_delta[2] && !m.layer_is_delta[3]);
-    CU_ASSERT(m.layer_is_delta[25] && !m.layer_is_delta[26]);
+    CU_ASSERT(m.layer.is_delta[0] && m.layer.is_delta[2] && !m.layer.is_delta[3]);
+    CU_ASSERT(m.layer.is_delta[25] && !m.layer.is_delta[26]);
     CU_ASSERT_EQUAL(arch_delta_layers(&m, 0, 27), 20);
     CU_ASSERT(m.delta.by_channel && m.delta.n_value_heads == 32 && m.delta.value_dim == 128);
-    CU_ASSERT(m.layer_is_unrotated[3] && m.query_dim == 192 && m.head_dim == 576);
-    CU_ASSERT(!m.layer_is_moe[0] && m.layer_is_moe[1] && m.n_chosen == 8 && m.context == 1048576);
-    CU_ASSERT(m.router.kind == ROUTER_SIGMOID_RENORM && m.router.scale == 2.446f);
+    CU_ASSERT(m.layer.is_unrotated[3] && m.attn.query_dim == 192 && m.attn.head_dim == 576);
+    CU_ASSERT(!m.layer.is_moe[0] && m.layer.is_moe[1] && m.moe.n_chosen == 8 &&
+              m.context == 1048576);
+    CU_ASSERT(m.moe.router.kind == ROUTER_SIGMOID_RENORM && m.moe.router.scale == 2.446f);
     CU_ASSERT((arch_layer_parts(&m, 0) & (PART_ANY_DELTA | PART_CHANNEL_GATES)) ==
               (PART_CHANNELS | PART_LOW_GATES));
     CU_ASSERT((arch_layer_parts(&m, 3) & (PART_ANY_DELTA | PART_Q_STEP)) == PART_Q_STEP);
@@ -191,9 +192,9 @@ static void other_spellings_are_read(void)
     if (st.code != STATUS_OK) printf("\n  %s\n", st.text);
     CU_ASSERT(m.delta.n_key_heads == 24 && m.delta.key_dim == 128 && m.delta.n_taps == 4);
     st = parse_changed("\"first_k_dense_replace\": 1, ", "\"first_k_dense_replace\": 3, ", &m);
-    CU_ASSERT(st.code == STATUS_OK && !m.layer_is_moe[2] && m.layer_is_moe[3]);
+    CU_ASSERT(st.code == STATUS_OK && !m.layer.is_moe[2] && m.layer.is_moe[3]);
     st = parse_changed("\"first_k_dense_replace\": 1, ", "", &m);
-    CU_ASSERT(st.code == STATUS_OK && !m.layer_is_moe[0] && m.layer_is_moe[1]);
+    CU_ASSERT(st.code == STATUS_OK && !m.layer.is_moe[0] && m.layer.is_moe[1]);
 }
 
 void suite_arch_kimi(CU_pSuite suite);

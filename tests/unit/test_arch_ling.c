@@ -49,13 +49,15 @@ static void published_model_has_its_sizes(void)
     struct arch m;
     const struct status st = parse(published, &m);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    CU_ASSERT(m.layer_is_delta[2] && !m.layer_is_delta[3] && !m.layer_is_delta[23]);
+    CU_ASSERT(m.layer.is_delta[2] && !m.layer.is_delta[3] && !m.layer.is_delta[23]);
     CU_ASSERT_EQUAL(arch_delta_layers(&m, 0, 24), 18);
     CU_ASSERT(m.delta.by_channel && m.delta.n_value_heads == 16 && m.delta.value_dim == 128);
     CU_ASSERT(m.delta.is_bounded && m.delta.least_log == -5.0f && m.delta.n_taps == 4);
-    CU_ASSERT(m.latent_gates && m.rope_pairs && !m.layer_is_unrotated[3] && m.query_dim == 192);
-    CU_ASSERT(m.router.kind == ROUTER_SIGMOID_RENORM && m.router.n_groups == 8);
-    CU_ASSERT(!m.layer_is_moe[0] && m.layer_is_moe[1] && m.shared_ffn == 512 && m.n_chosen == 8);
+    CU_ASSERT(m.attn.latent_gates && m.rope_pairs && !m.layer.is_unrotated[3] &&
+              m.attn.query_dim == 192);
+    CU_ASSERT(m.moe.router.kind == ROUTER_SIGMOID_RENORM && m.moe.router.n_groups == 8);
+    CU_ASSERT(!m.layer.is_moe[0] && m.layer.is_moe[1] && m.moe.shared_ffn == 512 &&
+              m.moe.n_chosen == 8);
     CU_ASSERT((arch_layer_parts(&m, 0) & (PART_ANY_DELTA | PART_CHANNEL_GATES)) ==
               (PART_CHANNELS | PART_DIRECT_GATES));
     CU_ASSERT((arch_layer_parts(&m, 3) & (PART_LATENT_GATES | PART_Q_STEPS)) ==
@@ -172,9 +174,9 @@ static void other_spellings_are_read(void)
     if (st.code != STATUS_OK) printf("\n  %s\n", st.text);
     CU_ASSERT(m.delta.n_key_heads == 24 && m.delta.key_dim == 96 && m.delta.n_taps == 3);
     st = parse_changed("\"n_group\": 8", "\"num_expert_group\": 4", &m);
-    CU_ASSERT(st.code == STATUS_OK && m.router.n_groups == 4);
+    CU_ASSERT(st.code == STATUS_OK && m.moe.router.n_groups == 4);
     st = parse_changed("\"norm_topk_prob\": true", "\"moe_renormalize\": false", &m);
-    CU_ASSERT(st.code == STATUS_OK && m.router.kind == ROUTER_SIGMOID);
+    CU_ASSERT(st.code == STATUS_OK && m.moe.router.kind == ROUTER_SIGMOID);
     st = parse_changed("\"kda_safe_gate\": true", "\"kda_safe_gate\": false", &m);
     CU_ASSERT(st.code == STATUS_OK && !m.delta.is_bounded);
 }

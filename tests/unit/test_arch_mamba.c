@@ -63,9 +63,9 @@ static void granite_has_its_sizes(void)
     struct arch m;
     CU_ASSERT_FATAL(parse(granite, granite_layers(&layers), "", &m, NULL));
     CU_ASSERT(m.delta.is_mamba && m.delta.conv_bias && m.delta.n_taps == 4);
-    CU_ASSERT(m.layer_is_delta[0] && !m.layer_is_delta[35] && arch_layer_has_kv(&m, 35));
+    CU_ASSERT(m.layer.is_delta[0] && !m.layer.is_delta[35] && arch_layer_has_kv(&m, 35));
     CU_ASSERT_EQUAL(arch_delta_layers(&m, 0, 40), 36);
-    CU_ASSERT(m.layer_is_unrotated[5] && m.layer_is_moe[0] && !m.lone_shared);
+    CU_ASSERT(m.layer.is_unrotated[5] && m.layer.is_moe[0] && !m.moe.lone_shared);
     CU_ASSERT(m.delta.step_least == 0 && isinf(m.delta.step_most));
     /* heads are divided, their one group is not */
     CU_ASSERT(arch_delta_units(&m) == 48 && arch_dim_unit(&m, DIM_DELTA_V) == 64);
@@ -89,8 +89,8 @@ static void granite_may_lack_experts(void)
     snprintf(text, sizeof text, "%s", granite);
     memcpy(strstr(text, "num_local_experts\": 64") + strlen("num_local_experts\": "), " 0", 2);
     CU_ASSERT_FATAL(parse(text, granite_layers(&layers), "", &m, NULL));
-    CU_ASSERT(m.lone_shared && m.ffn == 1024 && m.shared_ffn == 0 && !m.layer_is_moe[0]);
-    CU_ASSERT(m.n_experts == 0 && m.n_chosen == 0);
+    CU_ASSERT(m.moe.lone_shared && m.ffn == 1024 && m.moe.shared_ffn == 0 && !m.layer.is_moe[0]);
+    CU_ASSERT(m.moe.n_experts == 0 && m.moe.n_chosen == 0);
     CU_ASSERT((arch_layer_parts(&m, 0) & (PART_LONE_SHARED | PART_DENSE)) == PART_LONE_SHARED);
     strbuf_fini(&layers);
 }
@@ -104,7 +104,7 @@ static void a_layer_of_nemotron_is_one_block(void)
     CU_ASSERT(arch_layer_parts(&m, 1) == (PART_LONE_FFN | PART_RELU2));
     CU_ASSERT(arch_layer_parts(&m, 14) == (PART_LONE_MIXER | PART_HEADS));
     CU_ASSERT(!arch_layer_has_kv(&m, 0) && !arch_layer_has_kv(&m, 1) && arch_layer_has_kv(&m, 14));
-    CU_ASSERT(m.delta.step_least == 0.001f && m.norm_eps == 1e-5f && m.n_chosen == 0);
+    CU_ASSERT(m.delta.step_least == 0.001f && m.norm_eps == 1e-5f && m.moe.n_chosen == 0);
     CU_ASSERT(arch_params(&m) > 8.8e9 && arch_params(&m) < 8.95e9);
 }
 

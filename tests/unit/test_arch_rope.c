@@ -333,13 +333,14 @@ static void compare_sizes(const char *path)
     CU_ASSERT_EQUAL_FATAL(arch_parse(json, config.n, path, &m).code, STATUS_OK);
     CU_ASSERT_EQUAL_FATAL(js_parse(json, config.n, path, &doc).code, STATUS_OK);
     CU_ASSERT_EQUAL(make(json).code, STATUS_OK);
-    CU_ASSERT_EQUAL(arch_value_dim(js_root(doc)), m.value_dim);
-    CU_ASSERT_EQUAL(found.n, m.rotary / 2);
+    CU_ASSERT_EQUAL(arch_value_dim(js_root(doc)), m.attn.value_dim);
+    CU_ASSERT_EQUAL(found.n, m.attn.rotary / 2);
     /* every rule leaves the shortest wave as it is, or divides it by a factor */
     CU_ASSERT(found.inv_freq[0] > 0 && found.inv_freq[0] <= 1);
     const bool is_plain =
         strstr(json, "\"factor\"") == NULL && strstr(json, "short_factor") == NULL;
-    if (is_plain) CU_ASSERT_EQUAL(found.inv_freq[1], (float)pow(m.rope_theta, -2.0 / m.rotary));
+    if (is_plain)
+        CU_ASSERT_EQUAL(found.inv_freq[1], (float)pow(m.rope_theta, -2.0 / m.attn.rotary));
     js_destroy(&doc);
     strbuf_fini(&config);
     mem_free(&found.inv_freq);

@@ -22,12 +22,13 @@
 static void the_published_model_has_its_sizes(void)
 {
     CU_ASSERT_EQUAL_FATAL(parse(LONGCAT("")).code, STATUS_OK);
-    CU_ASSERT(m.n_layers == 56 && m.n_experts == 512 && m.n_zero_experts == 256);
-    CU_ASSERT(m.n_chosen == 12 && m.expert_ffn == 2048 && m.ffn == 12288);
-    CU_ASSERT(m.router.kind == ROUTER_BIASED && m.router.scale == 6.0f && m.select_bias);
+    CU_ASSERT(m.n_layers == 56 && m.moe.n_experts == 512 && m.moe.n_zero == 256);
+    CU_ASSERT(m.moe.n_chosen == 12 && m.moe.ffn == 2048 && m.ffn == 12288);
+    CU_ASSERT(m.moe.router.kind == ROUTER_BIASED && m.moe.router.scale == 6.0f &&
+              m.moe.select_bias);
     CU_ASSERT_EQUAL(arch_dim_size(&m, DIM_E), 768);
     CU_ASSERT_DOUBLE_EQUAL(m.scale.attention, 2 / sqrt(192), 1e-7);
-    CU_ASSERT_DOUBLE_EQUAL(m.latent_scale, sqrt(12), 1e-6);
+    CU_ASSERT_DOUBLE_EQUAL(m.attn.latent_scale, sqrt(12), 1e-6);
     /* "560B": without the prediction layer */
     CU_ASSERT(arch_params(&m) > 560e9 && arch_params(&m) < 563e9);
 }
@@ -37,7 +38,7 @@ static void layers_come_in_pairs(void)
     CU_ASSERT_EQUAL_FATAL(parse(LONGCAT("")).code, STATUS_OK);
     for (uint32_t l = 0; l < m.n_layers; l++) {
         const uint64_t parts = arch_layer_parts(&m, l);
-        CU_ASSERT(m.layer_is_moe[l] == (l % 2 == 0) && arch_continues(&m, l) == (l % 2 == 1));
+        CU_ASSERT(m.layer.is_moe[l] == (l % 2 == 0) && arch_continues(&m, l) == (l % 2 == 1));
         CU_ASSERT((parts & PART_DENSE) != 0 && ((parts & PART_MOE) != 0) == (l % 2 == 0));
     }
 }

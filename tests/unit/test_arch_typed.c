@@ -61,11 +61,11 @@ static void layers_have_heads_by_their_kind(void)
     struct arch m;
     const struct status st = parse_changed("{", "{", &m);
     CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
-    CU_ASSERT(m.query_dim == 256 && m.full_dim == 512 && m.head_dim == 512);
-    CU_ASSERT(m.n_kv_heads == 16 && m.n_full_kv_heads == 4 && m.window == 1024);
-    CU_ASSERT(m.rotary == 512 && arch_local_rotary(&m) == 256 && m.scale.attention == 1);
-    CU_ASSERT(m.full_k_is_v && m.v_norm && m.layer_scale && m.logit_cap == 30 && m.tied);
-    CU_ASSERT(m.n_experts == 0 && !m.joins_experts && m.gate == GATE_GEGLU);
+    CU_ASSERT(m.attn.query_dim == 256 && m.attn.full_dim == 512 && m.attn.head_dim == 512);
+    CU_ASSERT(m.attn.n_kv_heads == 16 && m.attn.n_full_kv_heads == 4 && m.attn.window == 1024);
+    CU_ASSERT(m.attn.rotary == 512 && arch_local_rotary(&m) == 256 && m.scale.attention == 1);
+    CU_ASSERT(m.attn.full_k_is_v && m.attn.v_norm && m.layer_scale && m.logit_cap == 30 && m.tied);
+    CU_ASSERT(m.moe.n_experts == 0 && !m.moe.joins && m.gate == GATE_GEGLU);
     CU_ASSERT(arch_query_dim(&m, true) == 256 && arch_value_dim_of(&m, false) == 512);
     CU_ASSERT(arch_shares_keys(&m, 5) == 4 && arch_shares_keys(&m, 4) == 1);
     CU_ASSERT(arch_dim_size(&m, DIM_TYPED_Q) == 16384 && arch_dim_size(&m, DIM_Q) == 8192);
@@ -85,9 +85,9 @@ static void heads_of_single_layers_are_read(void)
     const char *both = "\"per_layer_config\": {\"5\": {\"head_dim\": 384, \"num_key_value_heads\":"
                        " 8}, \"11\": {\"num_key_value_heads\": 8, \"head_dim\": 384}}";
     struct status st = parse_changed(HEADS, both, &m);
-    CU_ASSERT(st.code == STATUS_OK && m.full_dim == 384 && m.n_full_kv_heads == 8);
+    CU_ASSERT(st.code == STATUS_OK && m.attn.full_dim == 384 && m.attn.n_full_kv_heads == 8);
     st = parse_changed("\"attention_k_eq_v\": true, ", "", &m);
-    CU_ASSERT(st.code == STATUS_OK && m.n_full_kv_heads == 16 && !m.full_k_is_v);
+    CU_ASSERT(st.code == STATUS_OK && m.attn.n_full_kv_heads == 16 && !m.attn.full_k_is_v);
     CU_ASSERT((arch_layer_parts(&m, 5) & PART_TYPED_VALUES) != 0);
     refuse(HEADS, "\"per_layer_config\": {\"5\": {\"head_dim\": 384}}", "all 2 layers");
     refuse(HEADS, "\"per_layer_config\": {\"5\": {\"head_dim\": 384}, \"11\": {\"head_dim\": 64}}",
@@ -107,9 +107,9 @@ static void experts_stand_beside_a_dense_ffn(void)
                       " \"moe_intermediate_size\": 704",
                       &m);
     CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
-    CU_ASSERT(m.n_experts == 128 && m.n_chosen == 8 && m.expert_ffn == 704 && m.joins_experts);
-    CU_ASSERT(m.shared_ffn == 21504 && m.ffn == 0 && m.layer_is_moe[0] && m.layer_is_moe[11]);
-    CU_ASSERT(m.router.kind == ROUTER_SOFTMAX_RENORM && m.router.scale == 0);
+    CU_ASSERT(m.moe.n_experts == 128 && m.moe.n_chosen == 8 && m.moe.ffn == 704 && m.moe.joins);
+    CU_ASSERT(m.moe.shared_ffn == 21504 && m.ffn == 0 && m.layer.is_moe[0] && m.layer.is_moe[11]);
+    CU_ASSERT(m.moe.router.kind == ROUTER_SOFTMAX_RENORM && m.moe.router.scale == 0);
     CU_ASSERT((arch_layer_parts(&m, 0) & PART_JOINED) != 0);
     refuse(DENSE, "\"enable_moe_block\": true", "num_experts");
     refuse(DENSE, "\"enable_moe_block\": true, \"num_experts\": 4, \"moe_intermediate_size\": 8",

@@ -58,7 +58,7 @@ static struct request *make_request(const char *line)
     request_defaults_init(&with.defaults);
     const struct status st = request_create(&with, 1, line, strlen(line), &r);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     return r;
 }
 

@@ -342,8 +342,8 @@ static void sparse_attention_sees_what_its_index_chooses(void)
     const double whole = s.m.stages[0].attention[COST_FULL];
     CU_ASSERT_TRUE(cost_window(&sparse) == 0 && whole > 0);
     sparse.index = (struct arch_index){.n_heads = 4, .dim = 64, .n_chosen = 128};
-    sparse.layer_shares_index[1] = true;
-    sparse.layer_lacks_mixer[2] = true;
+    sparse.layer.shares_index[1] = true;
+    sparse.layer.lacks_mixer[2] = true;
     s.l.model.arch = &sparse;
     CU_ASSERT_EQUAL(cost_model_init(&s.m, &s.node, &s.l, s.topo, s.order).code, STATUS_OK);
     const double layers = sparse.n_layers;

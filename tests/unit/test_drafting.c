@@ -323,8 +323,9 @@ static void no_way_of_guessing_changes_a_byte(void)
         o.n_groups = 1 + i % 2;
         o.schedule.max_batch = 5; /* few rows, so that there is room for drafts */
         o.schedule.n_drafts = n_drafts[i];
-        o.drafter = i < 6 ? draft_known : NULL; /* the last runs use the drafter of a real job */
-        o.drafter_user = &known;
+        o.drafts.drafter =
+            i < 6 ? draft_known : NULL; /* the last runs use the drafter of a real job */
+        o.drafts.user = &known;
         util_lead_run_text(&o, &lines, &summary, i == 0 ? &without : &with);
         CU_ASSERT_EQUAL(summary.n_error_rows, 0);
         if (i == 0) know(&known, &without);

@@ -98,8 +98,8 @@ static void shares_are_the_most_even_ones(void)
 static struct layout make_layout(struct arch *arch, uint32_t n_experts, uint32_t ep,
                                  uint32_t n_copies)
 {
-    *arch =
-        (struct arch){.n_layers = 1, .n_experts = n_experts, .n_chosen = 2, .layer_is_moe = {true}};
+    *arch = (struct arch){
+        .n_layers = 1, .moe.n_experts = n_experts, .moe.n_chosen = 2, .layer.is_moe = {true}};
     return (struct layout){.n_ranks = ep,
                            .tp = ep,
                            .pp = 1,
@@ -126,7 +126,7 @@ static struct expert_places *place_on(const struct layout *l, const int64_t *loa
 /* Checks the lists. Returns how many places the expert with the most has. */
 static uint32_t check_places(const struct layout *l, const struct expert_places *p)
 {
-    const uint32_t n = l->model.arch->n_experts, n_places = n + l->n_expert_copies;
+    const uint32_t n = l->model.arch->moe.n_experts, n_places = n + l->n_expert_copies;
     uint32_t most = 0, n_seen = 0;
     for (uint32_t e = 0; e < n; e++) {
         const uint32_t count = p->first[e + 1] - p->first[e];

@@ -14,8 +14,8 @@ enum { E_MAX = 64, LAYERS = 2 };
 
 static struct layout make_layout(struct arch *arch, uint32_t n_experts, uint32_t ep)
 {
-    *arch =
-        (struct arch){.n_layers = LAYERS, .n_experts = n_experts, .layer_is_moe = {false, true}};
+    *arch = (struct arch){
+        .n_layers = LAYERS, .moe.n_experts = n_experts, .layer.is_moe = {false, true}};
     return (struct layout){.n_ranks = ep,
                            .tp = ep,
                            .pp = 1,
@@ -40,7 +40,7 @@ static void expect_rows(const struct layout *l, const struct expert_places *p, c
 static int64_t deal(const struct layout *l, const int64_t *load, int64_t *of_part,
                     uint32_t place[E_MAX])
 {
-    const uint32_t n = l->model.arch->n_experts;
+    const uint32_t n = l->model.arch->moe.n_experts;
     int64_t all[LAYERS * E_MAX] = {0}, most = 0;
     struct expert_places *p = NULL;
     memcpy(all + n, load, n * sizeof *load);

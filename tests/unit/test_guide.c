@@ -127,7 +127,7 @@ static void lists_of_tokens_and_words_are_kept_to(void)
     struct request *r = util_request_parse(
         &rules, "{\"prompt\":\"ab\",\"bad_words\":[\" abc\",\"x\"],\"max_tokens\":9,"
                 "\"min_tokens\":3}");
-    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     CU_ASSERT_EQUAL(request_allow(r, &rules, NULL, allowed).code, STATUS_OK);
     CU_ASSERT(may_draw('a') && may_draw('c') && !may_draw('x') && !may_draw(256));
     take(r, &rules, 'a');
@@ -138,7 +138,7 @@ static void lists_of_tokens_and_words_are_kept_to(void)
     request_destroy(&r);
     r = util_request_parse(&rules, "{\"prompt\":\"ab\",\"bad_words\":[\"ab\"],\"max_tokens\":9,"
                                    "\"allowed_token_ids\":[97,98,97]}");
-    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     CU_ASSERT_EQUAL(request_allow(r, &rules, NULL, allowed).code, STATUS_OK);
     for (int32_t id = 0; id < rules.vocab_size; id++)
         CU_ASSERT_EQUAL(may_draw(id), id == 'a' || id == 'b');
@@ -180,7 +180,7 @@ static void words_are_gathered_without_copying_them_all_each_time(void)
     (void)mem_fail_after(0);
     CU_ASSERT_EQUAL(request_create(&rules, 1, line.data, line.n, &r).code, STATUS_OK);
     const uint64_t n = mem_fail_after(0);
-    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     CU_ASSERT(r->ask->words.n_banned >= WORDS * 6);
     CU_ASSERT(n_each > 0 && n < WORDS * n_each + WORDS / 2);
     request_destroy(&r);
@@ -200,11 +200,11 @@ static void no_token_left_ends_an_answer(void)
         "{\"prompt\":\"q\",\"bad_words\":[\"ab\"],\"guided_regex\":\"abc\"}"};
     for (int i = 0; i < 2; i++) {
         struct request *r = util_request_parse(&rules, lines[i]);
-        CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+        CU_ASSERT_PTR_NULL_FATAL(r->error.code);
         CU_ASSERT_EQUAL(request_take_token(r, &rules, 'a').code, STATUS_OK);
         CU_ASSERT_EQUAL(r->finish, REQUEST_STOP);
-        CU_ASSERT_EQUAL(r->error_code != NULL, i == 1);
-        CU_ASSERT(i == 0 || strcmp(r->error_code, "no_token_left") == 0);
+        CU_ASSERT_EQUAL(r->error.code != NULL, i == 1);
+        CU_ASSERT(i == 0 || strcmp(r->error.code, "no_token_left") == 0);
         request_destroy(&r);
     }
     guides_destroy(&rules.guides);
@@ -225,7 +225,7 @@ static void expect_walks(const char *path, const char *line, const struct dfa *d
     uint64_t state = 5;
     for (int walk = 0; walk < 40; walk++) {
         struct request *r = util_request_parse(&rules, line);
-        if (r->ask->guide == NULL) printf("\n  %s: %s\n", path, r->error_message);
+        if (r->ask->guide == NULL) printf("\n  %s: %s\n", path, r->error.message);
         CU_ASSERT_FATAL(r->ask->guide != NULL);
         while (r->finish == REQUEST_UNFINISHED) {
             CU_ASSERT_EQUAL_FATAL(request_allow(r, &rules, NULL, allowed).code, STATUS_OK);
@@ -235,7 +235,7 @@ static void expect_walks(const char *path, const char *line, const struct dfa *d
             CU_ASSERT_EQUAL_FATAL(request_take_token(r, &rules, id).code, STATUS_OK);
         }
         const uint16_t end = dfa_run(d, DFA_START, r->text.data, r->text.n);
-        const bool is_whole = r->error_code == NULL && (d->flags[end] & DFA_ACCEPTS) != 0;
+        const bool is_whole = r->error.code == NULL && (d->flags[end] & DFA_ACCEPTS) != 0;
         if (!is_whole) printf("\n  %s: %.*s\n", path, (int)r->text.n, r->text.data);
         CU_ASSERT(is_whole);
         request_destroy(&r);
@@ -282,7 +282,7 @@ static void equal_specs_share_a_guide(void)
         snprintf(line, sizeof line, "{\"prompt\":\"a\",\"guided_regex\":\"%d%s\"}", i,
                  i % 2 == 0 ? "" : "(");
         struct request *r = util_request_parse(&rules, line);
-        CU_ASSERT_EQUAL(r->error_code != NULL, i % 2 == 1);
+        CU_ASSERT_EQUAL(r->error.code != NULL, i % 2 == 1);
         request_destroy(&r);
     }
     request_destroy(&b);
@@ -308,7 +308,7 @@ static void empty_fields_ask_for_nothing(void)
         snprintf(line, sizeof line, "{\"prompt\":\"a\",\"%s\":%s}", fields[i / 4], values[i % 4]);
         struct request *r = util_request_parse(&rules, line);
         CU_ASSERT_PTR_NULL(r->ask->guide);
-        CU_ASSERT_EQUAL(r->error_code == NULL, i <= 16); /* only null switches response_format
+        CU_ASSERT_EQUAL(r->error.code == NULL, i <= 16); /* only null switches response_format
                                                             off */
         request_destroy(&r);
     }

@@ -150,8 +150,8 @@ static void calls_are_read_like_lines(void)
         const struct request_call c = {REQUEST_OPENAI, 12, "x", bodies[i], strlen(bodies[i])};
         const struct status st = request_create_call(&rules, &c, &call);
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
-        CU_ASSERT_EQUAL(r->error_code == NULL, call->error_code == NULL);
-        if (r->error_code != NULL) CU_ASSERT_STRING_EQUAL(r->error_message, call->error_message);
+        CU_ASSERT_EQUAL(r->error.code == NULL, call->error.code == NULL);
+        if (r->error.code != NULL) CU_ASSERT_STRING_EQUAL(r->error.message, call->error.message);
         CU_ASSERT_EQUAL(memcmp(r->ask->key, call->ask->key, sizeof r->ask->key), 0);
         CU_ASSERT_EQUAL(r->n_prompt, call->n_prompt);
         CU_ASSERT_EQUAL(r->ask->max_tokens, call->ask->max_tokens);
@@ -168,7 +168,7 @@ static bool refuses(const struct request_rules *rules, const char *body, bool *s
     const struct request_call c = {REQUEST_OPENAI, 1, NULL, body, strlen(body)};
     const struct status st = request_create_call(rules, &c, &r);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    const bool refused = r->error_code != NULL;
+    const bool refused = r->error.code != NULL;
     *streams = r->ask->streams;
     *usage = r->ask->stream_usage;
     request_destroy(&r);

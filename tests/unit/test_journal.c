@@ -26,7 +26,7 @@ static void random_options(struct util_job *job, uint64_t *x)
     o->schedule.chunk_tokens = fake_between(x, 0, 1) ? 0 : (int32_t)fake_between(x, 1, 70);
     o->window_rows = fake_between(x, 0, 1) ? 0 : (size_t)fake_between(x, 1, 20);
     o->flags.checkpoint_tokens = (int32_t)fake_between(x, 0, 9);
-    o->commit_bytes = fake_between(x, 0, 2) ? 1 : (size_t)fake_between(x, 1, 5000);
+    o->journal.commit_bytes = fake_between(x, 0, 2) ? 1 : (size_t)fake_between(x, 1, 5000);
     o->schedule.prefix_cache = fake_between(x, 0, 1);
     o->flags.result_cache = fake_between(x, 0, 1);
     o->schedule.order = (enum order_kind)fake_between(x, 0, ORDER_KIND_COUNT - 1);
@@ -305,13 +305,13 @@ static void changed_settings_are_refused_by_name(void)
     struct util_outcome out;
     util_job_init(&job, N_LINES, false);
     half_a_job(&job, &journal, &output);
-    job.o.settings = "checkpoint=1\n--seed=5\n--temperature=1\n";
+    job.o.journal.settings = "checkpoint=1\n--seed=5\n--temperature=1\n";
     refused(&job, STATUS_USAGE, "--temperature was 0.8 when the job began and is 1 now");
-    job.o.settings = "checkpoint=12\n--seed=5\n--temperature=0.8\n";
+    job.o.journal.settings = "checkpoint=12\n--seed=5\n--temperature=0.8\n";
     refused(&job, STATUS_INPUT, "checkpoint was 1 when");
-    job.o.settings = "checkpoint=1\n--seed=5\n--temperature=0.8\n--stop=\"x\"\n";
+    job.o.journal.settings = "checkpoint=1\n--seed=5\n--temperature=0.8\n--stop=\"x\"\n";
     refused(&job, STATUS_USAGE, "--stop");
-    job.o.settings = "checkpoint=1\n--seed=5\n";
+    job.o.journal.settings = "checkpoint=1\n--seed=5\n";
     refused(&job, STATUS_INPUT, "does not know");
     refused(&job, STATUS_INPUT, "it has --temperature=0.8, which this run does not set");
     job.o.flags.restart = true;
@@ -392,13 +392,13 @@ static void failing_writes_end_the_run_and_nothing_is_lost(void)
     for (int i = 0; i < 200; i++) {
         struct failpoint f = {
             .name = points[i % 5], .n_left = 1 + (uint64_t)(i / 5), .error = i % 2 ? EIO : ENOSPC};
-        job.o.failpoint = &f;
+        job.o.journal.failpoint = &f;
         util_job_run(&job, UTIL_TO_THE_END, false, &out);
         n_failed[f.name] += status_failed(&out.st);
         n_wrong += status_failed(&out.st) &&
                    (out.st.code != STATUS_IO || strstr(out.st.text, strerror(f.error)) == NULL);
         n_wrong += !util_job_is_prefix(&job);
-        job.o.failpoint = NULL;
+        job.o.journal.failpoint = NULL;
         util_job_run(&job, UTIL_TO_THE_END, false, &out);
         n_wrong += status_failed(&out.st) || !util_job_is_expected(&job);
         util_job_remove(&job);

@@ -9,9 +9,9 @@
 /* A model whose every period-th layer sees all positions, the first one at `first`. */
 static struct arch model_of(uint32_t n_layers, uint32_t window, uint32_t period, uint32_t first)
 {
-    struct arch m = {.n_layers = n_layers, .window = window, .context = 131072};
+    struct arch m = {.n_layers = n_layers, .attn.window = window, .context = 131072};
     for (uint32_t i = 0; i < n_layers; i++)
-        m.layer_has_window[i] = window > 0 && (period == 0 || i % period != first);
+        m.layer.has_window[i] = window > 0 && (period == 0 || i % period != first);
     return m;
 }
 
@@ -58,7 +58,7 @@ static void layers_have_places_of_their_own(void)
     bool taken[KV_GROUPS_MAX][62] = {{false}};
     uint32_t n_before[2] = {0};
     for (uint32_t i = 0; i < m.n_layers; i++) {
-        const bool windowed = m.layer_has_window[i];
+        const bool windowed = m.layer.has_window[i];
         const struct kv_place at = kv_groups_place(&g, in_block, windowed, n_before[windowed]++);
         CU_ASSERT_FATAL(at.table < g.n_full + g.n_windowed && at.in_block < in_block);
         CU_ASSERT_EQUAL(at.table >= g.n_full, windowed);

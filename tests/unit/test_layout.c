@@ -75,10 +75,10 @@ static bool layer_axis_is(const struct layout *l, uint32_t layer, range_of *of, 
 /* A rank holds a kv head exactly if it holds a query head that reads this kv head. */
 static bool kv_heads_serve_their_queries(const struct layout *l)
 {
-    const uint32_t group = l->model.arch->n_heads / l->model.arch->n_kv_heads;
+    const uint32_t group = l->model.arch->attn.n_heads / l->model.arch->attn.n_kv_heads;
     for (uint32_t tp = 0; tp < l->tp; tp++) {
         const struct range q = layout_heads(l, tp), kv = layout_kv_heads(l, tp);
-        for (uint32_t g = 0; g < l->model.arch->n_kv_heads; g++) {
+        for (uint32_t g = 0; g < l->model.arch->attn.n_kv_heads; g++) {
             bool needed = false;
             for (uint32_t h = g * group; h < (g + 1) * group; h++) needed |= holds(q, h);
             if (needed != holds(kv, g)) return false;
@@ -101,15 +101,15 @@ static uint32_t most_kv_heads(const struct layout *l)
 static bool experts_are_held(const struct layout *l, uint32_t layer)
 {
     const struct layout_model *m = &l->model;
-    const uint32_t n_leaves = (m->arch->expert_ffn + m->expert_leaf - 1) / m->expert_leaf;
+    const uint32_t n_leaves = (m->arch->moe.ffn + m->expert_leaf - 1) / m->expert_leaf;
     static uint8_t n[RANKS_MAX][128][64];
     memset(n, 0, sizeof n);
     for (uint32_t r = 0; r < l->n_ranks; r++) {
         const struct layout_place p = layout_place_of(l, r);
         if (!holds(layout_layers(l, p.pp), layer)) continue;
         const struct range e = layout_experts(l, p.ep), f = layout_expert_ffn(l, p.etp);
-        if (f.begin % m->expert_leaf != 0 && f.begin != m->arch->expert_ffn) return false;
-        if (f.end % m->expert_leaf != 0 && f.end != m->arch->expert_ffn) return false;
+        if (f.begin % m->expert_leaf != 0 && f.begin != m->arch->moe.ffn) return false;
+        if (f.end % m->expert_leaf != 0 && f.end != m->arch->moe.ffn) return false;
         for (uint32_t i = e.begin; i < e.end; i++) {
             for (uint32_t k = 0; k < n_leaves; k++) {
                 n[p.expert_replica][i][k] += holds(f, k * m->expert_leaf);
@@ -117,7 +117,7 @@ static bool experts_are_held(const struct layout *l, uint32_t layer)
         }
     }
     for (uint32_t replica = 0; replica < l->n_expert_replicas; replica++) {
-        for (uint32_t i = 0; i < m->arch->n_experts; i++) {
+        for (uint32_t i = 0; i < m->arch->moe.n_experts; i++) {
             for (uint32_t k = 0; k < n_leaves; k++) {
                 if (n[replica][i][k] != 1) return false;
             }
@@ -144,14 +144,15 @@ static bool places_are_a_bijection(const struct layout *l)
 {
     static uint8_t expert_seen[RANKS_MAX][RANKS_MAX];
     memset(expert_seen, 0, sizeof expert_seen);
-    if (l->ep * l->etp * l->n_expert_replicas != l->dp * l->tp && l->model.arch->n_experts > 0) {
+    if (l->ep * l->etp * l->n_expert_replicas != l->dp * l->tp &&
+        l->model.arch->moe.n_experts > 0) {
         return false;
     }
     for (uint32_t r = 0; r < l->n_ranks; r++) {
         const struct layout_place p = layout_place_of(l, r);
         if (layout_rank_of(l, p.dp, p.pp, p.tp) != r) return false;
         if (p.dp >= l->dp || p.pp >= l->pp || p.tp >= l->tp) return false;
-        if (l->model.arch->n_experts == 0) continue;
+        if (l->model.arch->moe.n_experts == 0) continue;
         if (p.ep >= l->ep || p.etp >= l->etp || p.expert_replica >= l->n_expert_replicas) {
             return false;
         }
@@ -167,8 +168,8 @@ static bool places_are_a_bijection(const struct layout *l)
 static void check_layout(const struct layout *l)
 {
     const struct layout_model *m = &l->model;
-    const uint32_t leaf_heads = m->o_leaf / m->arch->head_dim,
-                   group = m->arch->n_heads / m->arch->n_kv_heads;
+    const uint32_t leaf_heads = m->o_leaf / m->arch->attn.head_dim,
+                   group = m->arch->attn.n_heads / m->arch->attn.n_kv_heads;
     CU_ASSERT(places_are_a_bijection(l));
     CU_ASSERT(kv_heads_serve_their_queries(l));
     CU_ASSERT(vocab_is_held(l, 0));
@@ -177,12 +178,12 @@ static void check_layout(const struct layout *l)
     CU_ASSERT_EQUAL(l->stage_begin[l->pp], m->arch->n_layers);
     for (uint32_t s = 0; s < l->pp; s++) CU_ASSERT(l->stage_begin[s] < l->stage_begin[s + 1]);
     for (uint32_t i = 0; i < m->arch->n_layers; i++) {
-        CU_ASSERT(layer_axis_is(l, i, heads_at, m->arch->n_heads, leaf_heads, l->dp));
+        CU_ASSERT(layer_axis_is(l, i, heads_at, m->arch->attn.n_heads, leaf_heads, l->dp));
         /* with enough kv heads no rank holds more than its share */
-        if (l->tp <= m->arch->n_kv_heads && group % leaf_heads == 0) {
-            CU_ASSERT(most_kv_heads(l) == (m->arch->n_kv_heads + l->tp - 1) / l->tp);
+        if (l->tp <= m->arch->attn.n_kv_heads && group % leaf_heads == 0) {
+            CU_ASSERT(most_kv_heads(l) == (m->arch->attn.n_kv_heads + l->tp - 1) / l->tp);
         }
-        if (m->arch->layer_is_moe[i]) {
+        if (m->arch->layer.is_moe[i]) {
             CU_ASSERT(experts_are_held(l, i));
         } else {
             CU_ASSERT(layer_axis_is(l, i, ffn_at, m->arch->ffn, m->ffn_leaf, l->dp));
@@ -199,9 +200,10 @@ static uint32_t check_product(const struct layout_model *m, uint32_t n, uint32_t
         const struct layout_flags flags = {.tp = tp, .pp = pp, .dp = dp, .ep = ep};
         struct layout l;
         const struct status st = layout_build(m, n, &flags, &l);
-        const bool possible = tp <= layout_tp_max(m) && pp <= m->arch->n_layers &&
-                              (m->arch->n_experts == 0 ? ep == 1 : ep <= m->arch->n_experts) &&
-                              dp * tp % ep == 0;
+        const bool possible =
+            tp <= layout_tp_max(m) && pp <= m->arch->n_layers &&
+            (m->arch->moe.n_experts == 0 ? ep == 1 : ep <= m->arch->moe.n_experts) &&
+            dp * tp % ep == 0;
         CU_ASSERT_EQUAL(status_failed(&st), !possible);
         if (!possible) {
             CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
@@ -251,11 +253,11 @@ static uint64_t stage_bytes(const struct layout_model *m, uint32_t begin, uint32
 {
     uint64_t n = 0;
     for (uint32_t i = begin; i < end; i++) {
-        n += (uint64_t)m->arch->n_heads * m->arch->head_dim * m->arch->width * 2;
-        n += (uint64_t)m->arch->n_kv_heads * m->arch->head_dim * m->arch->width * 2;
-        if (m->arch->layer_is_moe[i]) {
-            n += (uint64_t)m->arch->n_chosen * m->arch->expert_ffn * m->arch->width * 3;
-            n += (uint64_t)m->arch->n_experts * m->arch->width;
+        n += (uint64_t)m->arch->attn.n_heads * m->arch->attn.head_dim * m->arch->width * 2;
+        n += (uint64_t)m->arch->attn.n_kv_heads * m->arch->attn.head_dim * m->arch->width * 2;
+        if (m->arch->layer.is_moe[i]) {
+            n += (uint64_t)m->arch->moe.n_chosen * m->arch->moe.ffn * m->arch->width * 3;
+            n += (uint64_t)m->arch->moe.n_experts * m->arch->width;
         } else {
             n += (uint64_t)m->arch->ffn * m->arch->width * 3;
         }
@@ -391,7 +393,7 @@ static void workspace_grows_with_rows_and_received_tokens(void)
     /* one cosine and one sine for each rotated pair; here a quarter of a head of 64 is rotated */
     struct arch quarter = *dense.arch;
     struct layout_model partial = dense;
-    quarter.rotary = 16;
+    quarter.attn.rotary = 16;
     partial.arch = &quarter;
     const struct layout few = built(&partial, 1, (struct layout_flags){0});
     CU_ASSERT_EQUAL(memory_at(&few, 0).workspace_bytes, 4 * 512 * (always - 48 + ffn) + logits);

@@ -462,13 +462,13 @@ static struct layout_model uneven_model(struct arch *a)
     struct layout_model m = util_model(MODEL_SMOLLM2);
     *a = *m.arch;
     m.arch = a;
-    m.o_leaf = 2 * a->head_dim;
-    a->ffn = a->shared_ffn = a->expert_ffn = 7 * 512;
+    m.o_leaf = 2 * a->attn.head_dim;
+    a->ffn = a->moe.shared_ffn = a->moe.ffn = 7 * 512;
     m.ffn_leaf = m.shared_leaf = m.expert_leaf = 512;
     m.inner_unit = 32;
-    a->n_experts = 8;
-    a->n_chosen = 2;
-    for (uint32_t i = 0; i < a->n_layers; i++) a->layer_is_moe[i] = i % 2 == 1;
+    a->moe.n_experts = 8;
+    a->moe.n_chosen = 2;
+    for (uint32_t i = 0; i < a->n_layers; i++) a->layer.is_moe[i] = i % 2 == 1;
     return m;
 }
 
@@ -501,10 +501,10 @@ static void finer_heads_cost_no_kv_heads(void)
 {
     struct layout_model m = util_model(MODEL_SMOLLM2);
     struct arch arch = *m.arch;
-    arch.n_heads = 25;
-    arch.n_kv_heads = 5;
+    arch.attn.n_heads = 25;
+    arch.attn.n_kv_heads = 5;
     m.arch = &arch;
-    m.o_leaf = arch.head_dim;
+    m.o_leaf = arch.attn.head_dim;
     struct layout l;
     const struct status st = layout_build(&m, 3, &(struct layout_flags){.tp = 3}, &l);
     CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);

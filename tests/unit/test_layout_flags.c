@@ -131,13 +131,13 @@ static void impossible_models_are_refused(void)
 {
     struct arch arch;
     struct layout_model m = bad_model(MODEL_DEMO, &arch);
-    arch.n_heads = 0;
+    arch.attn.n_heads = 0;
     expect_bad_model(&m, "demo: 0 query heads and 4 kv heads, expected a positive multiple");
     m = bad_model(MODEL_DEMO, &arch);
-    arch.n_kv_heads = 3;
+    arch.attn.n_kv_heads = 3;
     expect_bad_model(&m, "demo: 8 query heads and 3 kv heads, expected a positive multiple");
     m = bad_model(MODEL_DEMO, &arch);
-    arch.n_chosen = 9;
+    arch.moe.n_chosen = 9;
     expect_bad_model(&m, "demo: 9 experts chosen per token, expected 1 to 8");
     m = bad_model(MODEL_DEMO, &arch);
     arch.n_layers = ARCH_LAYERS_MAX + 1;
@@ -147,7 +147,7 @@ static void impossible_models_are_refused(void)
     expect_bad_model(&m, "demo: leaves of o_proj have 48 elements, expected a multiple of the head "
                          "dimension 32");
     m = bad_model(MODEL_DEMO, &arch);
-    arch.n_experts = 0;
+    arch.moe.n_experts = 0;
     expect_bad_model(&m, "demo: MoE layers need experts, found 0 of width 192");
     m = bad_model(MODEL_SMOLLM2, &arch);
     arch.ffn = 0;

@@ -220,7 +220,7 @@ static void rows_are_what_each_line_alone_comes_to(void)
         const struct status st = request_create(&rules, number, line, (size_t)(end - line), &r);
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
         CU_ASSERT_PTR_NOT_NULL_FATAL(found_end);
-        if (r->error_code == NULL && r->ask->format == REQUEST_PLAIN && r->tokens[1] != 1 &&
+        if (r->error.code == NULL && r->ask->format == REQUEST_PLAIN && r->tokens[1] != 1 &&
             is_simple(r) && strncmp(line, duplicate, strlen(duplicate)) != 0) {
             strbuf_clear(&row);
             strbuf_printf(&row, "{\"custom_id\":\"%s\",", r->custom_id.bytes);

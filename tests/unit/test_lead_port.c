@@ -116,10 +116,10 @@ static struct status put(void *user, struct lead *l, const struct request *r)
     CU_ASSERT_FALSE(c->is_ended);
     c->is_ended = true;
     c->r = NULL;
-    c->is_error = r->error_code != NULL;
-    c->is_cut = c->is_error && r->error_code == cancelled;
+    c->is_error = r->error.code != NULL;
+    c->is_cut = c->is_error && r->error.code == cancelled;
     if (c->is_error) {
-        strbuf_puts(&c->answer, r->error_message);
+        strbuf_puts(&c->answer, r->error.message);
     } else if (c->is_stream) {
         for (int32_t i = 0; i < r->ask->n_choices; i++)
             TRY(result_stream_write(&c->streams[i], result_row_choice(r, i), lead_rules(l), NULL,
@@ -141,7 +141,7 @@ static struct status piece(void *user, struct request *r)
     const struct visitor *v = user;
     const struct request *line = r->parent != NULL ? r->parent : r;
     struct exchange *c = line->call;
-    if (!c->is_stream || line->search != NULL) return status_ok();
+    if (!c->is_stream || line->choices.search != NULL) return status_ok();
     const size_t before = c->events.n;
     TRY(result_stream_write(&c->streams[r->choice], r, lead_rules(v->l), NULL, &c->events));
     v->k->n_pieces += c->events.n > before;

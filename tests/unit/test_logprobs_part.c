@@ -100,7 +100,7 @@ static void init_job(struct saving *s, const char *text, size_t n,
         .failpoint = &s->failpoint};
     if (hidden != NULL) s->save.shape.hidden = *hidden;
     s->job.o.save = &s->save;
-    s->job.o.journal_path = NULL;
+    s->job.o.journal.path = NULL;
     util_job_run(&s->job, UTIL_TO_THE_END, false, &out);
     CU_ASSERT_TRUE_FATAL(out.done && !status_failed(&out.st));
     CU_ASSERT_TRUE(util_job_is_expected(&s->job)); /* rows do not change */
@@ -109,7 +109,7 @@ static void init_job(struct saving *s, const char *text, size_t n,
     CU_ASSERT_FATAL(s->expected.n > 2048);
     unlink(s->path);
     util_job_remove(&s->job);
-    s->job.o.journal_path = s->job.journal;
+    s->job.o.journal.path = s->job.journal;
 }
 
 static void init_hidden(struct saving *s, const struct logprobs_hidden *hidden,
@@ -326,10 +326,10 @@ static struct request *small_request(struct tokenizer *t)
     rules.n_end_ids = 0;
     struct request *r = util_request_parse(
         &rules, "{\"custom_id\":\"x\",\"prompt_token_ids\":[1,2],\"max_tokens\":1}");
-    CU_ASSERT_FATAL(r->error_code == NULL && r->ask->n_tops == 3 && r->ask->n_prompt_tops == 3);
+    CU_ASSERT_FATAL(r->error.code == NULL && r->ask->n_tops == 3 && r->ask->n_prompt_tops == 3);
     CU_ASSERT(r->ask->n_logprobs == -1 && r->ask->n_prompt_logprobs == -1);
-    memcpy(r->prompt_tops + 3, prompt, sizeof prompt);
-    r->scores[1] = -0.5f;
+    memcpy(r->logprobs.prompt_tops + 3, prompt, sizeof prompt);
+    r->logprobs.scores[1] = -0.5f;
     struct status st = request_take_logprob(r, -1.5f, drawn);
     CU_ASSERT(!status_failed(&st));
     st = request_take_token(r, &rules, 2);

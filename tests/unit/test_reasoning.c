@@ -194,7 +194,7 @@ static void check_prompt(const struct begun *b, struct tokenizer *t)
     st = guides_create(t, rules.vocab_size, &rules.guides);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     struct request *r = util_request_parse(&rules, line);
-    CU_ASSERT_PTR_NULL(r->error_code);
+    CU_ASSERT_PTR_NULL(r->error.code);
     CU_ASSERT_EQUAL(r->ask->thoughts, b->expected);
     request_destroy(&r);
     guides_destroy(&rules.guides);

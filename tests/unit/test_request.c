@@ -162,11 +162,11 @@ static void every_bad_line_gets_a_code_and_a_sentence(void)
     for (size_t i = 0; i < sizeof bad_lines / sizeof *bad_lines; i++) {
         const struct bad_line *b = &bad_lines[i];
         struct request *r = util_request_parse(&rules, b->line);
-        const bool right = r->error_code != NULL && strcmp(r->error_code, b->code) == 0 &&
-                           strstr(r->error_message, b->says) != NULL;
+        const bool right = r->error.code != NULL && strcmp(r->error.code, b->code) == 0 &&
+                           strstr(r->error.message, b->says) != NULL;
         if (!right) {
-            printf("\n  %s: found %s: %s\n", b->line, r->error_code != NULL ? r->error_code : "ok",
-                   r->error_message != NULL ? r->error_message : "");
+            printf("\n  %s: found %s: %s\n", b->line, r->error.code != NULL ? r->error.code : "ok",
+                   r->error.message != NULL ? r->error.message : "");
         }
         CU_ASSERT(right);
         request_destroy(&r);
@@ -185,15 +185,15 @@ static void hostile_lines_are_error_rows(void)
     for (int i = 1; i < 100000; i++) strbuf_puts(&s, ",\"x\"");
     strbuf_puts(&s, "]}");
     struct request *r = util_request_parse(&rules, s.data);
-    CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
-    CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, "at most 64 strings, found 100000"));
+    CU_ASSERT_STRING_EQUAL(r->error.code, "invalid_request");
+    CU_ASSERT_PTR_NOT_NULL(strstr(r->error.message, "at most 64 strings, found 100000"));
     request_destroy(&r);
 
     strbuf_clear(&s);
     strbuf_puts(&s, "{\"custom_id\":\"deep\",\"x\":");
     for (int i = 0; i < 1000000; i++) strbuf_puts(&s, "[");
     r = util_request_parse(&rules, s.data);
-    CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_json");
+    CU_ASSERT_STRING_EQUAL(r->error.code, "invalid_json");
     CU_ASSERT_STRING_EQUAL(r->custom_id.bytes, "12"); /* no id was read, so the name is the
                                                          line's number */
     request_destroy(&r);
@@ -205,13 +205,13 @@ static void hostile_lines_are_error_rows(void)
     for (int i = 0; i < 1025; i++) strbuf_puts(&s, "x");
     strbuf_puts(&s, "\"}");
     r = util_request_parse(&rules, s.data);
-    CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, "found 1025 bytes"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(r->error.message, "found 1025 bytes"));
     request_destroy(&r);
 
     struct request *nul = NULL;
     const struct status st = request_create(&rules, 3, "{\"prompt\":\"a\"}\0", 15, &nul);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    CU_ASSERT_STRING_EQUAL(nul->error_code, "invalid_json");
+    CU_ASSERT_STRING_EQUAL(nul->error.code, "invalid_json");
     request_destroy(&nul);
     strbuf_fini(&s);
     tokenizer_destroy(&t);
@@ -239,10 +239,10 @@ static void damaged_lines_do_no_harm(void)
         struct request *r = NULL;
         const struct status st = request_create(&rules, 1, line, n, &r);
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
-        n_failed += r->error_code != NULL;
-        n_passed += r->error_code == NULL;
-        n_wild += r->error_code != NULL
-                      ? r->error_message == NULL
+        n_failed += r->error.code != NULL;
+        n_passed += r->error.code == NULL;
+        n_wild += r->error.code != NULL
+                      ? r->error.message == NULL
                       : r->n_prompt < 1 || r->n_prompt > 19 || r->ask->max_tokens < 1 ||
                             !(r->ask->temperature >= 0) || !(r->ask->top_p > 0);
         request_destroy(&r);
@@ -262,7 +262,7 @@ static void a_line_wins_over_the_flags(void)
     struct request *r =
         util_request_parse(&rules, "{\"prompt\":\"ab\",\"seed\":null,\"stop\":null,\"n\":1,"
                                    "\"logprobs\":0,\"best_of\":1,\"user\":\"x\",\"stream\":true}");
-    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     CU_ASSERT_EQUAL(r->ask->temperature, 0.25f);
     CU_ASSERT_EQUAL(r->ask->max_tokens, 5);
     CU_ASSERT_EQUAL(r->ask->top_p, 1.0f);
@@ -276,7 +276,7 @@ static void a_line_wins_over_the_flags(void)
         &rules, "{\"prompt\":[5,6,7],\"temperature\":0,\"max_tokens\":9223372036854775807,"
                 "\"top_p\":0.5,\"top_k\":9,\"min_p\":0.125,\"stop\":[\"x\"],"
                 "\"custom_id\":\"a\\u0000b\"}");
-    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     CU_ASSERT_EQUAL(r->ask->temperature, 0);
     CU_ASSERT_EQUAL(r->ask->max_tokens, INT32_MAX);
     CU_ASSERT_EQUAL(r->ask->top_p, 0.5f);
@@ -306,14 +306,14 @@ static void numbers_beyond_64_bits_keep_their_line(void)
     struct request *r = util_request_parse(
         &rules, "{\"custom_id\":\"a\",\"prompt\":\"1\\\"e999\",\"hash\":18446744073709551615,"
                 "\"far\":[-1e999,1E+400,{\"id\":-99999999999999999999}],\"max_tokens\":3}");
-    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     CU_ASSERT_STRING_EQUAL(r->custom_id.bytes, "a");
     CU_ASSERT_EQUAL(r->n_prompt, 6);
     CU_ASSERT_EQUAL(r->ask->max_tokens, 3);
     request_destroy(&r);
     r = util_request_parse(&rules,
                            "{\"seed\":9223372036854775808,\"prompt\":\"a\",\"custom_id\":\"b\"}");
-    CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
+    CU_ASSERT_STRING_EQUAL(r->error.code, "invalid_request");
     CU_ASSERT_STRING_EQUAL(r->custom_id.bytes, "b");
     request_destroy(&r);
     /* many letters of numbers; a parser with quadratic time would not finish */
@@ -323,7 +323,7 @@ static void numbers_beyond_64_bits_keep_their_line(void)
     line[n] = '\0';
     memcpy(line, "[1e999,", 7);
     r = util_request_parse(&rules, line);
-    CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_json");
+    CU_ASSERT_STRING_EQUAL(r->error.code, "invalid_json");
     request_destroy(&r);
     free(line);
     tokenizer_destroy(&t);
@@ -371,9 +371,9 @@ static void a_line_names_an_adapter(void)
     rules.n_adapters = 2;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct request *r = util_request_parse(&rules, cases[i].line);
-        const char *message = r->error_message != NULL ? r->error_message : "";
+        const char *message = r->error.message != NULL ? r->error.message : "";
         CU_ASSERT_EQUAL(r->ask->adapter, cases[i].adapter);
-        CU_ASSERT(cases[i].message == NULL ? r->error_code == NULL
+        CU_ASSERT(cases[i].message == NULL ? r->error.code == NULL
                                            : strstr(message, cases[i].message) != NULL);
         request_destroy(&r);
     }
@@ -412,17 +412,17 @@ static void what_a_model_lacks_is_said(void)
     struct tokenizer *t = util_byte_tokenizer();
     struct request_rules rules = util_request_rules(NULL);
     struct request *r = util_request_parse(&rules, "{\"prompt\":\"a\"}");
-    CU_ASSERT_STRING_EQUAL(r->error_code, "unsupported");
-    CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, "give prompt_token_ids"));
+    CU_ASSERT_STRING_EQUAL(r->error.code, "unsupported");
+    CU_ASSERT_PTR_NOT_NULL(strstr(r->error.message, "give prompt_token_ids"));
     request_destroy(&r);
     r = util_request_parse(&rules, "{\"prompt_token_ids\":[1],\"stop\":\"x\"}");
-    CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, "stop: this model has no tokenizer"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(r->error.message, "stop: this model has no tokenizer"));
     request_destroy(&r);
     rules = util_request_rules(t);
     rules.vocab_size = 'b'; /* the model's vocabulary is smaller than the tokenizer's */
     r = util_request_parse(&rules, "{\"prompt\":\"aab\"}");
-    CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
-    CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, "token 2 has id 98, expected 0 to 97"));
+    CU_ASSERT_STRING_EQUAL(r->error.code, "invalid_request");
+    CU_ASSERT_PTR_NOT_NULL(strstr(r->error.message, "token 2 has id 98, expected 0 to 97"));
     request_destroy(&r);
     tokenizer_destroy(&t);
 }
@@ -488,7 +488,7 @@ static void misspelled_fields_are_warned_of_once(void)
     for (int round = 0; round < 2; round++) {
         for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
             struct request *r = util_request_parse(&rules, lines[i]);
-            CU_ASSERT_EQUAL(r->error_code == NULL, i < 4); /* a warning does not refuse the line */
+            CU_ASSERT_EQUAL(r->error.code == NULL, i < 4); /* a warning does not refuse the line */
             request_destroy(&r);
         }
     }

@@ -20,11 +20,11 @@ static void check(const struct request_rules *rules, const struct form_line *l)
     for (size_t i = 0; i < r->n_prompt && i + 1 < sizeof text; i++)
         text[i] = r->tokens[i] == END_ID ? '$' : (char)r->tokens[i];
     if (l->error == NULL) {
-        CU_ASSERT_PTR_NULL(r->error_code);
+        CU_ASSERT_PTR_NULL(r->error.code);
         CU_ASSERT_STRING_EQUAL(text, l->prompt);
     } else {
-        CU_ASSERT_PTR_NOT_NULL_FATAL(r->error_message);
-        CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, l->error));
+        CU_ASSERT_PTR_NOT_NULL_FATAL(r->error.message);
+        CU_ASSERT_PTR_NOT_NULL(strstr(r->error.message, l->error));
     }
     request_destroy(&r);
 }

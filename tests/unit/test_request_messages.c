@@ -21,7 +21,7 @@ static void messages_go_through_the_template(void)
     struct request_rules rules = util_request_rules(t);
     rules.chat = chat;
     struct request *r = util_request_parse(&rules, line);
-    CU_ASSERT_PTR_NULL(r->error_code);
+    CU_ASSERT_PTR_NULL(r->error.code);
     struct token_list want = {0};
     CU_ASSERT_EQUAL(tokenizer_encode(t, rendered, sizeof rendered - 1, 0, &want).code, STATUS_OK);
     CU_ASSERT_EQUAL(r->n_prompt, want.n);
@@ -34,8 +34,8 @@ static void messages_go_through_the_template(void)
         "{\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":{\"prompt\":\"a\"}}"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         r = util_request_parse(&rules, wrong[i]);
-        CU_ASSERT_PTR_NOT_NULL(r->error_code);
-        if (r->error_code != NULL) CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
+        CU_ASSERT_PTR_NOT_NULL(r->error.code);
+        if (r->error.code != NULL) CU_ASSERT_STRING_EQUAL(r->error.code, "invalid_request");
         request_destroy(&r);
     }
     token_list_fini(&want);
@@ -63,7 +63,7 @@ static struct request *converse(struct tokenizer *t, const char *template, const
 /* Checks that the prompt's tokens, which are bytes, spell `text`. */
 static void check_prompt(struct request **r, const char *text)
 {
-    CU_ASSERT_PTR_NULL((*r)->error_code);
+    CU_ASSERT_PTR_NULL((*r)->error.code);
     bool same = (*r)->n_prompt == strlen(text);
     for (size_t i = 0; same && i < (*r)->n_prompt; i++)
         same = (*r)->tokens[i] == (unsigned char)text[i];
@@ -109,9 +109,9 @@ static void content_parts_are_text(void)
     };
     for (size_t i = 0; i < 2 * sizeof wrong / sizeof *wrong; i++) {
         r = converse(t, i % 2 == 0 ? strings : lists, wrong[i / 2].content);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(r->error_code);
-        CU_ASSERT_STRING_EQUAL(r->error_code, wrong[i / 2].code);
-        CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, wrong[i / 2].says));
+        CU_ASSERT_PTR_NOT_NULL_FATAL(r->error.code);
+        CU_ASSERT_STRING_EQUAL(r->error.code, wrong[i / 2].code);
+        CU_ASSERT_PTR_NOT_NULL(strstr(r->error.message, wrong[i / 2].says));
         request_destroy(&r);
     }
     tokenizer_destroy(&t);
@@ -127,9 +127,9 @@ static void no_message_is_refused(void)
     struct request_rules rules = util_request_rules(t);
     rules.chat = chat;
     struct request *r = util_request_parse(&rules, "{\"messages\":[]}");
-    CU_ASSERT_PTR_NOT_NULL_FATAL(r->error_code);
-    CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
-    CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, "messages: expected at least one message"));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(r->error.code);
+    CU_ASSERT_STRING_EQUAL(r->error.code, "invalid_request");
+    CU_ASSERT_PTR_NOT_NULL(strstr(r->error.message, "messages: expected at least one message"));
     request_destroy(&r);
     chat_destroy(&chat);
     tokenizer_destroy(&t);

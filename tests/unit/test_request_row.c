@@ -24,11 +24,11 @@ static void check_row(const char *line, const char *sampled, bool end, bool scor
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
     }
     if (end) st = request_take_token(r, &rules, FAKE_END_ID);
-    if (score && r->error_code == NULL) {
-        for (size_t i = 1; i < r->n_prompt; i++) r->scores[i] = -0.5f / (float)i;
+    if (score && r->error.code == NULL) {
+        for (size_t i = 1; i < r->n_prompt; i++) r->logprobs.scores[i] = -0.5f / (float)i;
         r->finish = REQUEST_SCORED;
     }
-    CU_ASSERT(r->error_code != NULL || r->finish != REQUEST_UNFINISHED);
+    CU_ASSERT(r->error.code != NULL || r->finish != REQUEST_UNFINISHED);
     struct strbuf row;
     strbuf_init(&row);
     st = result_row_write(r, &rules, NULL, &row);
@@ -171,12 +171,13 @@ static void check_logprobs(const char *line, const char *expected)
     const struct request_rules rules = util_request_rules(t);
     const struct plan_top tops[2][2] = {{{120, -0.5f}, {34, -1.5f}}, {{33, -0.125f}, {256, -3}}};
     struct request *r = util_request_parse(&rules, line);
-    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     struct status st = request_take_logprob(r, -0.5f, tops[0]);
     if (!status_failed(&st)) st = request_take_token(r, &rules, 'x');
     if (!status_failed(&st)) st = request_take_logprob(r, -0.1f, tops[1]);
     if (!status_failed(&st)) st = request_take_token(r, &rules, 0xE2);
-    for (size_t i = 1; r->scores != NULL && i < r->n_prompt; i++) r->scores[i] = -4;
+    for (size_t i = 1; r->logprobs.scores != NULL && i < r->n_prompt; i++)
+        r->logprobs.scores[i] = -4;
     struct strbuf row;
     strbuf_init(&row);
     if (!status_failed(&st)) st = result_row_write(r, &rules, NULL, &row);

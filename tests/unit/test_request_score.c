@@ -24,10 +24,11 @@ static void check_division(const char *line, const char *expected)
     struct request *r = parse(t, line);
     char found[256] = "";
     size_t n = 0, at = 0;
-    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     for (int32_t k = 0; k < r->ask->n_prompts; k++) {
         const size_t begin = at, end = r->prompts != NULL ? r->prompts[k].end : r->n_prompt;
-        const size_t from = begin + (r->prompts != NULL ? r->prompts[k].score_from : r->score_from);
+        const size_t from =
+            begin + (r->prompts != NULL ? r->prompts[k].score_from : r->logprobs.score_from);
         if (k > 0) found[n++] = ' ';
         for (; at < end; at++) {
             if (at == from) found[n++] = '|';
@@ -46,9 +47,9 @@ static void check_error(const char *line, const char *expected)
 {
     struct tokenizer *t = util_byte_tokenizer();
     struct request *r = parse(t, line);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(r->error_message);
-    CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, expected));
-    if (strstr(r->error_message, expected) == NULL) printf("\n  found %s", r->error_message);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(r->error.message);
+    CU_ASSERT_PTR_NOT_NULL(strstr(r->error.message, expected));
+    if (strstr(r->error.message, expected) == NULL) printf("\n  found %s", r->error.message);
     request_destroy(&r);
     tokenizer_destroy(&t);
 }
@@ -118,7 +119,7 @@ static void each_prompt_has_n_answers(void)
     struct request *r = util_request_parse(
         &rules, "{\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":[\"ab\","
                 "\"cde\"],\"n\":2,\"echo\":true,\"logprobs\":1,\"max_tokens\":3}}");
-    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     CU_ASSERT_EQUAL(r->ask->n_choices, 4);
     CU_ASSERT_EQUAL(r->n_prompt, 5);
     for (uint32_t i = 0; i < 4; i++) {
@@ -128,7 +129,7 @@ static void each_prompt_has_n_answers(void)
         CU_ASSERT_EQUAL(c->n_prompt, i < 2 ? 2 : 3);
         CU_ASSERT_EQUAL(c->tokens[0], i < 2 ? 'a' : 'c');
         CU_ASSERT_EQUAL(c->ask->n_prompt_logprobs, i % 2 == 0 ? 1 : -1);
-        CU_ASSERT_EQUAL(c->scores != NULL, i % 2 == 0);
+        CU_ASSERT_EQUAL(c->logprobs.scores != NULL, i % 2 == 0);
         request_destroy(&c);
     }
     request_destroy(&r);

@@ -90,7 +90,7 @@ static struct request *make(const struct request_rules *rules, int prompt, const
              fields);
     const struct status st = request_create(rules, 1, line, strlen(line), &r);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     return r;
 }
 

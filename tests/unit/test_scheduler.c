@@ -359,7 +359,7 @@ static void bad_arithmetic_makes_an_error_of_that_request(void)
     CU_ASSERT_FALSE(status_failed(&st));
     struct request *r = scheduler_take_finished(s);
     CU_ASSERT_PTR_NOT_NULL_FATAL(r);
-    CU_ASSERT_STRING_EQUAL(r->error_code, "numeric_error");
+    CU_ASSERT_STRING_EQUAL(r->error.code, "numeric_error");
     CU_ASSERT_EQUAL(scheduler_load(s).n_free_blocks, 8);
     request_destroy(&r);
     step_result_fini(&result);

@@ -55,7 +55,7 @@ static struct request *make_request(const struct slots_run *r, int32_t i, uint64
     struct request *q = NULL;
     const struct status st = request_create(&r->rules, (uint64_t)i + 1, line, (size_t)n, &q);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    CU_ASSERT_PTR_NULL_FATAL(q->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(q->error.code);
     q->index = q->order = (uint64_t)i;
     return q;
 }

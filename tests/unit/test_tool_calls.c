@@ -159,13 +159,13 @@ static void write_row(const char *id, struct strbuf *row)
     ask->n_choices = N;
     if (!status_failed(&st)) st = mem_alloc(&r->tokens, 1, sizeof *r->tokens, "tokens");
     r->tokens_capacity = r->n_tokens = r->n_prompt = 1;
-    if (!status_failed(&st)) st = mem_alloc(&r->choices, N, sizeof *r->choices, "choices");
-    r->choices_capacity = N;
+    if (!status_failed(&st)) st = mem_alloc(&r->choices.at, N, sizeof *r->choices.at, "choices");
+    r->choices.capacity = N;
     for (uint32_t i = 0; i < N && !status_failed(&st); i++) {
-        st = request_create_choice(r, i, &r->choices[i]);
+        st = request_create_choice(r, i, &r->choices.at[i]);
         if (status_failed(&st)) break;
-        strbuf_puts(&r->choices[i]->text, answers[i]);
-        r->choices[i]->finish = REQUEST_STOP;
+        strbuf_puts(&r->choices.at[i]->text, answers[i]);
+        r->choices.at[i]->finish = REQUEST_STOP;
     }
     if (!status_failed(&st)) st = result_row_write(r, &rules, "m", row);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
@@ -224,7 +224,7 @@ static void tools_are_checked(void)
                  "[{\"role\":\"user\",\"content\":\"a\"}],%s}}",
                  cases[i].more);
         struct request *r = util_request_parse(&rules, line);
-        const char *code = r->error_code;
+        const char *code = r->error.code;
         CU_ASSERT(cases[i].code == NULL ? code == NULL
                                         : code != NULL && strcmp(code, cases[i].code) == 0);
         CU_ASSERT_EQUAL(r->ask->tools.n > 0 && code == NULL, cases[i].calls);

@@ -39,10 +39,10 @@ static uint64_t matrix_bytes(const struct adding *a, const struct weight_spec *s
 /* With latent attention a head has two matrices, for keys and for values. */
 static uint64_t latent_bytes(const struct arch *m, const struct weight_spec *s)
 {
-    const uint32_t own = m->query_dim - m->rotary;
-    const uint32_t n_heads = range_count(s->rows) / (own + m->value_dim);
-    return n_heads * (packed_bytes(DTYPE_BF16, m->kv_lora, own) +
-                      packed_bytes(DTYPE_BF16, m->value_dim, m->kv_lora));
+    const uint32_t own = m->attn.query_dim - m->attn.rotary;
+    const uint32_t n_heads = range_count(s->rows) / (own + m->attn.value_dim);
+    return n_heads * (packed_bytes(DTYPE_BF16, m->attn.kv_lora, own) +
+                      packed_bytes(DTYPE_BF16, m->attn.value_dim, m->attn.kv_lora));
 }
 
 static struct status add_bytes(void *ctx, const struct weight_spec *s)
@@ -64,7 +64,7 @@ static bool has_expert_weights(const struct layout *l, struct layout_place p)
     const struct range layers = layout_layers(l, p.pp);
     bool is_moe = false;
     for (uint32_t i = layers.begin; i < layers.end; i++)
-        is_moe = is_moe || l->model.arch->layer_is_moe[i];
+        is_moe = is_moe || l->model.arch->layer.is_moe[i];
     const bool has_part = range_count(layout_expert_ffn(l, p.etp)) > 0 ||
                           (l->cuts_expert_outputs && range_count(layout_expert_outputs(l, p.etp)));
     return is_moe && has_part && range_count(layout_experts(l, p.ep)) > 0;

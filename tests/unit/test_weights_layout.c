@@ -123,9 +123,9 @@ static bool uses_kv_head(struct model_tensors *all, const struct arch *m, uint32
     char name[64];
     snprintf(name, sizeof name, "model.layers.%u.self_attn.q_proj.weight", layer);
     const struct tensor *q = find(all, name);
-    const uint32_t per_kv = m->n_heads / m->n_kv_heads;
+    const uint32_t per_kv = m->attn.n_heads / m->attn.n_kv_heads;
     for (uint32_t h = kv_head * per_kv; h < (kv_head + 1) * per_kv; h++) {
-        if (q->holders[(size_t)h * m->head_dim * m->width] >> rank & 1) return true;
+        if (q->holders[(size_t)h * m->attn.head_dim * m->width] >> rank & 1) return true;
     }
     return false;
 }
@@ -146,7 +146,7 @@ static bool kv_is_right(struct model_tensors *all, const struct arch *m, const s
 {
     for (uint32_t r = 0; r < l->n_ranks; r++) {
         const bool here = layout_place_of(l, r).pp == stage;
-        const bool wanted = here && uses_kv_head(all, m, s->layer, row / m->head_dim, r);
+        const bool wanted = here && uses_kv_head(all, m, s->layer, row / m->attn.head_dim, r);
         if (wanted != (holders >> r & 1)) return false;
     }
     return true;
@@ -159,9 +159,9 @@ static bool stage_is_right(struct model_tensors *all, const struct arch *m, cons
                            uint32_t stage)
 {
     const bool follows_heads =
-        s->role == WEIGHT_Q_BIAS || (s->role == WEIGHT_Q_NORM && m->qk_norm_whole);
+        s->role == WEIGHT_Q_BIAS || (s->role == WEIGHT_Q_NORM && m->attn.qk_norm_whole);
     if (s->role == WEIGHT_K_BIAS || s->role == WEIGHT_V_BIAS ||
-        (s->role == WEIGHT_K_NORM && m->qk_norm_whole)) {
+        (s->role == WEIGHT_K_NORM && m->attn.qk_norm_whole)) {
         return kv_is_right(all, m, l, s, row, holders, stage);
     }
     if (s->role == WEIGHT_EXPERT_DOWN_BIAS) {

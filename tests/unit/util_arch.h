@@ -46,7 +46,7 @@ static void refuse(const char *body, const char *word)
 static inline const char *windows(void)
 {
     static char text[ARCH_LAYERS_MAX + 1];
-    for (uint32_t l = 0; l < m.n_layers; l++) text[l] = m.layer_has_window[l] ? '1' : '0';
+    for (uint32_t l = 0; l < m.n_layers; l++) text[l] = m.layer.has_window[l] ? '1' : '0';
     text[m.n_layers] = '\0';
     return text;
 }

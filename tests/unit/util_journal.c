@@ -126,10 +126,10 @@ void util_job_init_text(struct util_job *job, const char *text, size_t n, bool b
     util_read_file(job->output, &job->expected);
     CU_ASSERT_FATAL(job->expected.n > 100);
     util_job_remove(job);
-    job->o.journal_path = job->journal;
-    job->o.settings = util_job_settings;
-    job->o.session = "a test";
-    job->o.commit_bytes = 1;
+    job->o.journal.path = job->journal;
+    job->o.journal.settings = util_job_settings;
+    job->o.journal.session = "a test";
+    job->o.journal.commit_bytes = 1;
 }
 
 void util_job_init(struct util_job *job, int n_lines, bool bad_arithmetic)

@@ -118,7 +118,7 @@ struct request *scenario_request(const struct scenario *c, int32_t i)
     struct request *r = NULL;
     const struct status st = request_create(&c->rules, (uint64_t)i + 1, line.data, line.n, &r);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     r->index = r->order = (uint64_t)i;
     strbuf_fini(&line);
     return r;
@@ -128,19 +128,19 @@ static bool is_right(const struct scenario *c, const struct request *r)
 {
     if (c->rules.score) {
         if (c->bad_token > 0 && r->n_prompt > 70 && r->tokens[70] == c->bad_token)
-            return r->error_code != NULL;
+            return r->error.code != NULL;
         float scores[CONTEXT_MAX];
         CU_ASSERT_FATAL(r->n_prompt <= CONTEXT_MAX);
         fake_engine_scores(r->ask->adapter, r->tokens, r->n_prompt, scores);
-        for (size_t i = r->score_from; i < r->n_prompt; i++)
-            if (r->scores[i] != scores[i]) return false;
+        for (size_t i = r->logprobs.score_from; i < r->n_prompt; i++)
+            if (r->logprobs.scores[i] != scores[i]) return false;
         return r->finish == REQUEST_SCORED;
     }
     int32_t tokens[CONTEXT_MAX];
     const size_t n = fake_engine_expect(r, c->rules.max_model_len, tokens);
     const size_t n_all = r->n_prompt + n; /* the last sampled token is never computed */
     if (c->bad_token > 0 && n_all > 71 && tokens[70] == c->bad_token)
-        return r->error_code != NULL && strcmp(r->error_code, "numeric_error") == 0;
+        return r->error.code != NULL && strcmp(r->error.code, "numeric_error") == 0;
     const bool ended = tokens[r->n_prompt + n - 1] == FAKE_END_ID;
     return r->n_tokens == r->n_prompt + n &&
            memcmp(tokens, r->tokens, r->n_tokens * sizeof *tokens) == 0 &&
@@ -159,7 +159,7 @@ struct choice {
 static struct status choose(void *user, struct request *r)
 {
     struct choice *c = user;
-    if (r->error_code == NULL && fake_between(&c->x, 0, c->n++) == 0) c->chosen = r;
+    if (r->error.code == NULL && fake_between(&c->x, 0, c->n++) == 0) c->chosen = r;
     return status_ok();
 }
 
@@ -189,11 +189,11 @@ static void commit(const struct scenario *c, struct scheduler *s, int32_t group,
     }
     struct request *r;
     while ((r = scheduler_take_finished(s)) != NULL) {
-        const bool is_cancelled = r->error_code == cancelled_code;
+        const bool is_cancelled = r->error.code == cancelled_code;
         out->n_finished++;
         out->n_ended_cancelled += is_cancelled;
         out->n_different += !is_cancelled && !is_right(c, r);
-        out->n_errors += r->error_code != NULL;
+        out->n_errors += r->error.code != NULL;
         request_destroy(&r);
     }
 }

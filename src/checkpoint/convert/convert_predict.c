@@ -31,7 +31,7 @@ static bool is_there(const struct convert *c, const struct arch *m, const char *
     snprintf(missing, n, "%s", name);
     if (first == c->n_parts) return false;
     if (c->parts[first].expert < 0) return true;
-    for (uint32_t e = 0; e < m->n_experts; e++) {
+    for (uint32_t e = 0; e < m->moe.n_experts; e++) {
         if (is_predict_part(c, first + e, name, e)) continue;
         snprintf(missing, n, "%s of expert %u", name, e);
         return false;

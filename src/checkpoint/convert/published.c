@@ -209,8 +209,8 @@ static void part_rows(const struct published *p, const struct published_form *fo
         memcpy(rows, all + first, (first > 0 ? 3 : 5) * sizeof rows[0]);
         return;
     }
-    rows[0] = (uint64_t)m->n_heads * m->query_dim;
-    rows[1] = rows[2] = (uint64_t)m->n_kv_heads * m->query_dim;
+    rows[0] = (uint64_t)m->attn.n_heads * m->attn.query_dim;
+    rows[1] = rows[2] = (uint64_t)m->attn.n_kv_heads * m->attn.query_dim;
 }
 
 static bool is_rotated(const char *name)
@@ -299,7 +299,7 @@ static void rename_mixer(const struct arch *m, char *name, size_t n)
     const unsigned long layer = layer_of_name(m, name, &rest);
     if (layer == m->n_layers) return;
     rename_block(name, n, rest, usual, sizeof usual / sizeof usual[0]);
-    if (m->layer_is_delta[layer])
+    if (m->layer.is_delta[layer])
         rename_block(name, n, rest, recurrent, sizeof recurrent / sizeof recurrent[0]);
 }
 
@@ -317,8 +317,8 @@ static struct status part_fill(const struct published *p, const char *name,
     if (p->family->is_mixed) rename_mixer(&p->arch, t->name, sizeof t->name);
     if (p->family->is_encoder) published_encoder_name(&p->arch, name, t->name, sizeof t->name);
     if (is_in_pairs(p, name)) {
-        t->head_rows = p->arch.query_dim;
-        t->rotated = p->arch.rotary;
+        t->head_rows = p->arch.attn.query_dim;
+        t->rotated = p->arch.attn.rotary;
     }
     t->adds_one = p->family->norms_less_one && published_ends(name, "norm.weight") &&
                   !published_ends(name, ".linear_attn.norm.weight");

@@ -83,7 +83,7 @@ struct status expert_flow(const struct layout *l, const struct expert_places *p,
 static void expect_by_id(const struct layout *l, const int64_t *load, int64_t *of_part)
 {
     for (uint32_t i = 0; i < l->ep; i++) {
-        const struct range held = layout_split(l->model.arch->n_experts, 1, l->ep, i);
+        const struct range held = layout_split(l->model.arch->moe.n_experts, 1, l->ep, i);
         of_part[i] = 0;
         for (uint32_t e = held.begin; e < held.end; e++) of_part[i] += load[e];
     }
@@ -123,7 +123,7 @@ static void add_hosts(const struct layout *l, const struct expert_places *p, uin
             if (p->host_of[layout_expert_rank(l, pp, 0, k)] == host) there += sent[k];
         const double chosen = (double)there / (double)all;
         out->other_hosts += chosen / l->ep;
-        out->hosts += (1 - power(1 - chosen, l->model.arch->n_chosen)) / l->ep;
+        out->hosts += (1 - power(1 - chosen, l->model.arch->moe.n_chosen)) / l->ep;
     }
 }
 
@@ -132,7 +132,7 @@ struct status expert_rows_expect(const struct layout *l, const struct expert_pla
                                  struct expert_rows_expected *out)
 {
     int64_t *sent = NULL;
-    load += (size_t)layer * l->model.arch->n_experts;
+    load += (size_t)layer * l->model.arch->moe.n_experts;
     out->other_hosts = out->hosts = 0;
     memset(out->of_part, 0, l->ep * sizeof *out->of_part);
     if (p == NULL) {
@@ -211,7 +211,7 @@ double expert_bound_of(const int64_t *load, uint32_t n_experts, uint32_t n_parts
 
 struct expert_evenness expert_least_of(const struct layout *l, const int64_t *load)
 {
-    const uint32_t n_experts = l->model.arch->n_experts;
+    const uint32_t n_experts = l->model.arch->moe.n_experts;
     struct expert_evenness e = {0};
     uint32_t n = 0;
     for (uint32_t layer = 0; layer < l->model.arch->n_layers; layer++) {

@@ -13,7 +13,7 @@ enum { FILE_BYTES_MAX = 64 << 20 };
 static struct status read_layer(const struct js_node *counts, const struct layout_model *m,
                                 uint32_t layer, int64_t *load)
 {
-    const size_t n = m->arch->layer_is_moe[layer] ? m->arch->n_experts : 0;
+    const size_t n = m->arch->layer.is_moe[layer] ? m->arch->moe.n_experts : 0;
     int64_t most = 0;
     if (js_type(counts) != JS_ARRAY || js_count(counts) != n) {
         return status_make(STATUS_INPUT,
@@ -56,7 +56,7 @@ static struct status read_root(const struct js_node *root, const struct layout_m
                            a->n_layers, js_count(all));
     }
     for (uint32_t layer = 0; layer < a->n_layers; layer++)
-        TRY(read_layer(js_at(all, layer), m, layer, load + (size_t)layer * a->n_experts));
+        TRY(read_layer(js_at(all, layer), m, layer, load + (size_t)layer * a->moe.n_experts));
     return status_ok();
 }
 
@@ -68,11 +68,12 @@ struct status expert_load_read(const char *path, const struct layout_model *m, i
     struct js_doc *doc = NULL;
     struct status st;
     *out = NULL;
-    if (a->n_experts == 0)
+    if (a->moe.n_experts == 0)
         return status_make(STATUS_USAGE, "--expert-load: %s is dense, it has no experts", m->name);
     TRY(status_wrap(file_read(path, FILE_BYTES_MAX, &text, &n), "--expert-load"));
     TRY_GOTO(st, js_parse(text, n, path, &doc), done);
-    TRY_GOTO(st, mem_alloc(out, (size_t)a->n_layers * a->n_experts, sizeof **out, "experts' load"),
+    TRY_GOTO(st,
+             mem_alloc(out, (size_t)a->n_layers * a->moe.n_experts, sizeof **out, "experts' load"),
              done);
     st = read_root(js_root(doc), m, *out);
     if (status_failed(&st)) mem_free(out);

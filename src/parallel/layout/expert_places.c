@@ -146,11 +146,11 @@ static struct status make_place_lists(const struct layout *l, const uint32_t *ho
 struct status expert_places_create(const struct layout *l, const int64_t *load,
                                    const uint32_t *host_of, struct expert_places **out)
 {
-    const size_t n_load = (size_t)l->model.arch->n_layers * l->model.arch->n_experts;
+    const size_t n_load = (size_t)l->model.arch->n_layers * l->model.arch->moe.n_experts;
     struct expert_places *p = NULL;
     *out = NULL;
     TRY(mem_alloc(&p, 1, sizeof *p, "experts' places"));
-    p->n_experts = l->model.arch->n_experts;
+    p->n_experts = l->model.arch->moe.n_experts;
     p->n_places = layout_n_places(l);
     struct status st = make_place_lists(l, host_of, p);
     if (!status_failed(&st)) memcpy(p->load, load, n_load * sizeof *load);

@@ -45,7 +45,7 @@ enum deal_way {
 
 static inline uint32_t deal_n_experts(const struct deal *d)
 {
-    return d->l->model.arch->n_experts;
+    return d->l->model.arch->moe.n_experts;
 }
 
 /* Return the address of the number of copies of an expert in a part, and on the part's host. */

@@ -15,7 +15,7 @@ static struct stage_kinds kinds_of(const struct layout *l, uint32_t pp)
     struct stage_kinds k = {0};
     for (uint32_t i = layers.begin; i < layers.end; i++) {
         if (!arch_layer_has_kv(m, i)) continue;
-        if (m->layer_has_window[i])
+        if (m->layer.has_window[i])
             k.n_windowed++;
         else
             k.n_full++;
@@ -65,11 +65,11 @@ struct kv_groups kv_groups_of(const struct layout *l)
 {
     const struct arch *m = l->model.arch;
     struct kv_groups best = {.n_full = 1};
-    if (m->window == 0 || m->window >= m->context || l->model.keeps_windows) return best;
+    if (m->attn.window == 0 || m->attn.window >= m->context || l->model.keeps_windows) return best;
     uint32_t least = UINT32_MAX;
     for (uint32_t n = 1; n <= KV_GROUPS_MAX; n++) {
         for (uint32_t n_windowed = 1; n_windowed <= n; n_windowed++) {
-            const struct kv_groups g = {n - n_windowed, n_windowed, m->window};
+            const struct kv_groups g = {n - n_windowed, n_windowed, m->attn.window};
             const uint32_t room = unused(&g, l);
             if (room >= least) continue;
             least = room;

@@ -44,7 +44,7 @@ struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint3
  * because a leaf's sum must not be split. */
 static uint32_t leaf_heads(const struct layout_model *m)
 {
-    return m->o_leaf / m->arch->value_dim;
+    return m->o_leaf / m->arch->attn.value_dim;
 }
 
 /* Returns the unit in which inputs of a row-parallel linear are cut: leaves, whose sums must not be
@@ -58,12 +58,12 @@ static uint32_t inner_unit(const struct layout *l, bool cuts_outputs, uint32_t l
 static struct range split_heads(const struct layout_model *m, uint32_t unit, uint32_t tp,
                                 uint32_t i)
 {
-    return layout_split(m->arch->n_heads, unit, tp, i);
+    return layout_split(m->arch->attn.n_heads, unit, tp, i);
 }
 
 static struct range kv_heads_of(const struct layout_model *m, struct range heads)
 {
-    const uint32_t group = m->arch->n_heads / m->arch->n_kv_heads;
+    const uint32_t group = m->arch->attn.n_heads / m->arch->attn.n_kv_heads;
     if (heads.begin == heads.end) return (struct range){heads.begin / group, heads.begin / group};
     return (struct range){heads.begin / group, ceil_div(heads.end, group)};
 }
@@ -86,16 +86,16 @@ static uint32_t head_unit(const struct layout *l)
 {
     const struct layout_model *m = &l->model;
     const struct arch *a = m->arch;
-    const uint32_t leaf = leaf_heads(m), group = a->n_heads / a->n_kv_heads;
+    const uint32_t leaf = leaf_heads(m), group = a->attn.n_heads / a->attn.n_kv_heads;
     const uint32_t least = inner_unit(l, l->cuts_outputs, m->o_leaf);
-    uint32_t grouped = least / gcd(least, a->value_dim);
-    if (a->full_dim > 0) { /* whole groups in layers with heads of another width, too */
-        const uint32_t wide = least / gcd(least, a->full_dim);
+    uint32_t grouped = least / gcd(least, a->attn.value_dim);
+    if (a->attn.full_dim > 0) { /* whole groups in layers with heads of another width, too */
+        const uint32_t wide = least / gcd(least, a->attn.full_dim);
         grouped = grouped / gcd(grouped, wide) * wide;
     }
     const uint32_t smallest = grouped < leaf ? grouped : leaf;
     const uint32_t both = leaf / gcd(leaf, group) * group;
-    if (l->tp > ceil_div(a->n_heads, both)) return smallest;
+    if (l->tp > ceil_div(a->attn.n_heads, both)) return smallest;
     const uint32_t fewest = range_count(split_heads(m, smallest, l->tp, 0));
     const bool is_even = fewest >= range_count(split_heads(m, both, l->tp, 0));
     return is_even || most_kv_heads(m, smallest, l->tp) > most_kv_heads(m, both, l->tp) ? both
@@ -104,7 +104,7 @@ static uint32_t head_unit(const struct layout *l)
 
 uint32_t layout_tp_max(const struct layout_model *m)
 {
-    return ceil_div(m->arch->n_heads, leaf_heads(m));
+    return ceil_div(m->arch->attn.n_heads, leaf_heads(m));
 }
 
 struct range layout_heads(const struct layout *l, uint32_t tp)
@@ -121,8 +121,8 @@ struct range layout_full_kv_heads(const struct layout *l, uint32_t tp)
 {
     const struct arch *a = l->model.arch;
     const struct range kv = layout_kv_heads(l, tp);
-    if (a->n_full_kv_heads == 0) return (struct range){0, 0};
-    const uint32_t share = a->n_kv_heads / a->n_full_kv_heads;
+    if (a->attn.n_full_kv_heads == 0) return (struct range){0, 0};
+    const uint32_t share = a->attn.n_kv_heads / a->attn.n_full_kv_heads;
     const uint32_t begin = kv.begin / share;
     return (struct range){begin, kv.begin == kv.end ? begin : ceil_div(kv.end, share)};
 }
@@ -146,7 +146,7 @@ struct range layout_vocab(const struct layout *l, uint32_t tp)
 
 uint32_t layout_n_places(const struct layout *l)
 {
-    return l->model.arch->n_experts + l->n_expert_copies;
+    return l->model.arch->moe.n_experts + l->n_expert_copies;
 }
 
 struct range layout_experts(const struct layout *l, uint32_t ep)
@@ -161,8 +161,8 @@ struct range layout_experts(const struct layout *l, uint32_t ep)
 
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp)
 {
-    if (l->model.arch->n_experts == 0) return (struct range){0, 0};
-    return layout_split(l->model.arch->expert_ffn,
+    if (l->model.arch->moe.n_experts == 0) return (struct range){0, 0};
+    return layout_split(l->model.arch->moe.ffn,
                         inner_unit(l, l->cuts_expert_outputs, l->model.expert_leaf), l->etp, etp);
 }
 
@@ -176,8 +176,8 @@ struct range layout_delta_heads(const struct layout *l, uint32_t tp)
 
 struct range layout_shared_ffn(const struct layout *l, uint32_t tp)
 {
-    if (l->model.arch->shared_ffn == 0) return (struct range){0, 0};
-    return layout_split(l->model.arch->shared_ffn,
+    if (l->model.arch->moe.shared_ffn == 0) return (struct range){0, 0};
+    return layout_split(l->model.arch->moe.shared_ffn,
                         inner_unit(l, l->cuts_outputs, l->model.shared_leaf), l->tp, tp);
 }
 
@@ -202,15 +202,16 @@ bool layout_may_cut_expert_outputs(const struct layout *l)
 {
     const struct layout_model *m = &l->model;
     const struct arch *a = m->arch;
-    if (a->n_experts == 0 || l->etp == 1 || l->ep * l->etp != l->tp || a->expert_bias) return false;
-    const uint32_t n_units = ceil_div(a->expert_ffn, inner_unit(l, true, m->expert_leaf));
+    if (a->moe.n_experts == 0 || l->etp == 1 || l->ep * l->etp != l->tp || a->moe.bias)
+        return false;
+    const uint32_t n_units = ceil_div(a->moe.ffn, inner_unit(l, true, m->expert_leaf));
     return a->width / PANEL_COLUMNS >= l->etp && n_units >= l->etp;
 }
 
 bool layout_may_lend_experts(const struct layout *l)
 {
     return !l->model.streams_experts && l->ep > 1 && l->ep * l->etp == l->tp &&
-           l->model.arch->n_experts >= l->ep && !l->model.arch->expert_bias;
+           l->model.arch->moe.n_experts >= l->ep && !l->model.arch->moe.bias;
 }
 
 /* --- places ------------------------------------------------------------------------------- */
@@ -255,7 +256,7 @@ static uint64_t layer_cost(const struct layout_model *m, uint32_t layer)
     for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
         if ((t->part & parts) == 0 || t->is_vector) continue;
         const uint64_t row = layout_row_bytes(m, t->class, arch_dim_size(a, t->cols));
-        bytes += row * arch_dim_size(a, t->rows) * (t->is_expert ? a->n_chosen : 1);
+        bytes += row * arch_dim_size(a, t->rows) * (t->is_expert ? a->moe.n_chosen : 1);
     }
     return bytes;
 }
@@ -373,16 +374,16 @@ static struct status check_moe(const struct layout_model *m)
     const struct arch *a = m->arch;
     bool any_moe = false, any_dense = false;
     for (uint32_t i = 0; i < arch_all_layers(a); i++) {
-        any_moe |= a->layer_is_moe[i];
-        any_dense |= !a->layer_is_moe[i] && !a->layer_lacks_ffn[i];
+        any_moe |= a->layer.is_moe[i];
+        any_dense |= !a->layer.is_moe[i] && !a->layer.lacks_ffn[i];
     }
-    if (any_moe && (a->n_experts == 0 || a->expert_ffn == 0 || m->expert_leaf == 0)) {
+    if (any_moe && (a->moe.n_experts == 0 || a->moe.ffn == 0 || m->expert_leaf == 0)) {
         return status_make(STATUS_INPUT, "%s: MoE layers need experts, found %u of width %u",
-                           m->name, a->n_experts, a->expert_ffn);
+                           m->name, a->moe.n_experts, a->moe.ffn);
     }
-    if (any_moe && (a->n_chosen == 0 || a->n_chosen > a->n_experts)) {
+    if (any_moe && (a->moe.n_chosen == 0 || a->moe.n_chosen > a->moe.n_experts)) {
         return status_make(STATUS_INPUT, "%s: %u experts chosen per token, expected 1 to %u",
-                           m->name, a->n_chosen, a->n_experts);
+                           m->name, a->moe.n_chosen, a->moe.n_experts);
     }
     if (any_dense && (a->ffn == 0 || m->ffn_leaf == 0)) {
         return status_make(STATUS_INPUT, "%s: dense layers need an FFN width, found %u", m->name,
@@ -398,22 +399,23 @@ static struct status layout_check_model(const struct layout_model *m)
         return status_make(STATUS_INPUT, "%s: %u layers, expected 1 to %d", m->name, a->n_layers,
                            ARCH_LAYERS_MAX);
     }
-    if (a->n_heads == 0 || a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads != 0) {
+    if (a->attn.n_heads == 0 || a->attn.n_kv_heads == 0 ||
+        a->attn.n_heads % a->attn.n_kv_heads != 0) {
         return status_make(STATUS_INPUT,
                            "%s: %u query heads and %u kv heads, expected a positive multiple",
-                           m->name, a->n_heads, a->n_kv_heads);
+                           m->name, a->attn.n_heads, a->attn.n_kv_heads);
     }
-    if (a->value_dim == 0 || a->width == 0 || a->vocab == 0 || m->weight_bytes == 0) {
+    if (a->attn.value_dim == 0 || a->width == 0 || a->vocab == 0 || m->weight_bytes == 0) {
         return status_make(STATUS_INPUT,
                            "%s: head dimension %u, width %u, vocabulary %u, %u bytes per weight: "
                            "expected none to be 0",
-                           m->name, a->value_dim, a->width, a->vocab, m->weight_bytes);
+                           m->name, a->attn.value_dim, a->width, a->vocab, m->weight_bytes);
     }
-    if (m->o_leaf == 0 || m->o_leaf % a->value_dim != 0) {
+    if (m->o_leaf == 0 || m->o_leaf % a->attn.value_dim != 0) {
         return status_make(STATUS_INPUT,
                            "%s: leaves of o_proj have %u elements, expected a multiple "
                            "of the head dimension %u",
-                           m->name, m->o_leaf, a->value_dim);
+                           m->name, m->o_leaf, a->attn.value_dim);
     }
     return check_moe(m);
 }
@@ -436,23 +438,23 @@ static struct status check_limits(const struct layout *l, const struct layout_fl
     const uint32_t tp_max = layout_tp_max(m), leaf = leaf_heads(m);
     if (f->tp > tp_max && leaf == 1) {
         return status_make(STATUS_USAGE, "--tp %u: %s has %u query heads; tp may be at most %u",
-                           f->tp, m->name, a->n_heads, tp_max);
+                           f->tp, m->name, a->attn.n_heads, tp_max);
     }
     if (f->tp > tp_max) {
         return status_make(STATUS_USAGE,
                            "--tp %u: %s has %u query heads in %u units of %u (o_proj's leaves have "
                            "%u elements); tp may be at most %u",
-                           f->tp, m->name, a->n_heads, tp_max, leaf, m->o_leaf, tp_max);
+                           f->tp, m->name, a->attn.n_heads, tp_max, leaf, m->o_leaf, tp_max);
     }
     if (f->pp > stages_max(a)) return too_many_stages(m, f->pp);
-    if (f->ep > 1 && a->n_experts == 0) {
+    if (f->ep > 1 && a->moe.n_experts == 0) {
         return status_make(STATUS_USAGE,
                            "--ep %u: %s is dense, it has no experts; ep may only be 1", f->ep,
                            m->name);
     }
-    if (f->ep > a->n_experts && a->n_experts > 0) {
+    if (f->ep > a->moe.n_experts && a->moe.n_experts > 0) {
         return status_make(STATUS_USAGE, "--ep %u: %s has %u experts; ep may be at most %u", f->ep,
-                           m->name, a->n_experts, a->n_experts);
+                           m->name, a->moe.n_experts, a->moe.n_experts);
     }
     if (f->expert_copies > 0 && f->expert_load == NULL) {
         return status_make(STATUS_USAGE,
@@ -515,8 +517,9 @@ static struct status derive_experts(struct layout *l, uint32_t ep)
 {
     const uint32_t stage_ranks = l->dp * l->tp;
     if (ep == 0) {
-        ep = l->model.arch->n_experts == 0 ? 1
-                                           : largest_divisor(stage_ranks, l->model.arch->n_experts);
+        ep = l->model.arch->moe.n_experts == 0
+                 ? 1
+                 : largest_divisor(stage_ranks, l->model.arch->moe.n_experts);
     }
     if (stage_ranks % ep != 0) {
         return status_make(STATUS_USAGE,
@@ -525,7 +528,7 @@ static struct status derive_experts(struct layout *l, uint32_t ep)
                            ep, stage_ranks, l->dp, l->tp);
     }
     const uint32_t rest = stage_ranks / ep;
-    const bool moe = l->model.arch->n_experts > 0;
+    const bool moe = l->model.arch->moe.n_experts > 0;
     l->ep = ep;
     l->etp = moe ? gcd(rest, l->tp) : 1;
     l->n_expert_replicas = rest / l->etp;
@@ -553,6 +556,6 @@ struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
     TRY(derive_experts(out, flags->ep));
     /* a part has no use for two copies of an expert, so an expert has at most ep places */
     out->n_expert_copies =
-        min_u32(flags->expert_copies, out->model.arch->n_experts * (out->ep - 1));
+        min_u32(flags->expert_copies, out->model.arch->moe.n_experts * (out->ep - 1));
     return split_layers(out);
 }

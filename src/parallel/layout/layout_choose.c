@@ -124,12 +124,12 @@ static void consider_ep(const struct search *s, struct layout_flags sizes, struc
     const struct layout_flags *f = s->flags;
     const bool all_asked = f->tp > 0 && f->pp > 0 && f->dp > 0;
     sizes.ep = f->ep;
-    if (f->ep > 0 || s->model->arch->n_experts == 0 || all_asked) {
+    if (f->ep > 0 || s->model->arch->moe.n_experts == 0 || all_asked) {
         consider(s, &sizes, best); /* ep 0: layout_build's default, all ranks of the stage */
         return;
     }
     for (uint32_t ep = stage_ranks; ep > 0; ep--) {
-        if (stage_ranks % ep != 0 || ep > s->model->arch->n_experts) continue;
+        if (stage_ranks % ep != 0 || ep > s->model->arch->moe.n_experts) continue;
         struct candidate found = {0};
         sizes.ep = ep;
         consider(s, &sizes, &found);
@@ -174,7 +174,7 @@ static struct candidate layout_choose_best_of(const struct search *s)
 static struct candidate choose_best(struct search s)
 {
     const struct candidate inside = layout_choose_best_of(&s);
-    if (s.t->n_nodes == 1 || (inside.fit.fits && s.model->arch->n_experts == 0)) return inside;
+    if (s.t->n_nodes == 1 || (inside.fit.fits && s.model->arch->moe.n_experts == 0)) return inside;
     s.cross_hosts = true;
     s.tp_crosses = !inside.fit.fits;
     const struct candidate crossing = layout_choose_best_of(&s);
@@ -259,7 +259,7 @@ static void say_dp(struct text *text, const struct layout *l, const struct searc
 
 static void say_ep(struct text *text, const struct layout *l, const struct search *s)
 {
-    if (l->model.arch->n_experts == 0) return;
+    if (l->model.arch->moe.n_experts == 0) return;
     const char *where = link_name(layout_link_of(s->t, s->order, l->ep * l->etp));
     if (s->flags->ep != 0) {
         layout_choose_say(text, "ep %u as asked", l->ep);

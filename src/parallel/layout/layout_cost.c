@@ -195,7 +195,7 @@ static double attention_s(const struct stage_load *s, struct layout_place place)
 {
     const struct arch *m = s->l->model.arch;
     const double kv = range_count(layout_kv_heads(s->l, place.tp));
-    const double token = kv * (m->head_dim * (m->kv_lora > 0 ? 1 : 2) + m->index.dim);
+    const double token = kv * (m->attn.head_dim * (m->attn.kv_lora > 0 ? 1 : 2) + m->index.dim);
     const double cached = s->rows / rows_per_slot * MEAN_CONTEXT * token;
     return cached * s->kv_bytes / s->rates.bytes + group_sum_s(&s->tp, s->rows, m->width);
 }
@@ -232,7 +232,7 @@ static double load_exchange_s(const struct stage_load *s)
     /* rows go to every part of their chosen experts as f32, and come back as f32 or, when experts
      * are split, as int64 sums */
     const double row = m->width * (l->etp > 1 ? 12.0 : 8.0);
-    const double moved = sent * m->n_chosen * l->etp * row;
+    const double moved = sent * m->moe.n_chosen * l->etp * row;
     return moved * (s->experts.n - 1) / s->experts.n / s->experts.bytes_s +
            2.0 * s->experts.n * s->experts.latency_s;
 }
@@ -241,7 +241,7 @@ static double load_exchange_s(const struct stage_load *s)
 static double chosen_rows(const struct stage_load *s, const struct weights_cut *cut)
 {
     const double n_batches = s->experts.n / s->l->tp;
-    return s->rows * n_batches * s->l->model.arch->n_chosen * range_count(cut->experts) /
+    return s->rows * n_batches * s->l->model.arch->moe.n_chosen * range_count(cut->experts) /
            layout_n_places(s->l);
 }
 
@@ -252,7 +252,7 @@ static double moe_s(const struct stage_load *s, const struct weights_cut *cut)
     const struct arch *m = l->model.arch;
     const double n_local = range_count(cut->experts), chosen = chosen_rows(s, cut);
     double seconds = experts_s(s, cut, chosen, chosen < n_local ? chosen : n_local);
-    if (m->shared_ffn > 0) seconds += group_sum_s(&s->tp, s->rows, m->width);
+    if (m->moe.shared_ffn > 0) seconds += group_sum_s(&s->tp, s->rows, m->width);
     if (s->experts.n < 2) return seconds;
     seconds += load_exchange_s(s);
     /* each tp rank has combined its part of the rows, and all ranks need all rows */
@@ -267,7 +267,7 @@ static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_
     const struct layout_place place = layout_place_of(l, layout_rank_of(l, 0, pp, 0));
     const struct weights_cut cut = weights_cut_of(l, place);
     const struct range layers = layout_layers(l, pp);
-    const double moe = m->n_experts > 0 ? moe_s(s, &cut) : 0;
+    const double moe = m->moe.n_experts > 0 ? moe_s(s, &cut) : 0;
     const double sum = group_sum_s(&s->tp, s->rows, m->width);
     double seconds = range_count(layers) * attention_s(s, place), one = 0;
     uint64_t counted = 0; /* the parts whose seconds are `one` */
@@ -275,7 +275,7 @@ static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_
         const uint64_t parts = arch_layer_parts(m, i);
         if (parts != counted) one = linears_s(s, &cut, parts, s->rows);
         counted = parts;
-        seconds += one + (m->layer_is_moe[i] ? moe : sum) + (arch_starts_shortcut(m, i) ? sum : 0);
+        seconds += one + (m->layer.is_moe[i] ? moe : sum) + (arch_starts_shortcut(m, i) ? sum : 0);
     }
     if (pp == l->pp - 1) seconds += linears_s(s, &cut, PART_HEAD, s->rows / rows_per_slot);
     if (l->pp > 1) seconds += s->rows * m->width * 4.0 / hop_bytes_s;
@@ -327,7 +327,7 @@ static bool halves_pay(struct stage_load s, const struct weights_cut *cut, uint6
 static uint32_t moe_layer(const struct arch *m)
 {
     uint32_t i = 0;
-    while (i < m->n_layers && !m->layer_is_moe[i]) i++;
+    while (i < m->n_layers && !m->layer.is_moe[i]) i++;
     return i;
 }
 

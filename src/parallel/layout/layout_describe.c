@@ -7,13 +7,13 @@
 
 void layout_describe(const struct arch *m, uint32_t weight_bytes, struct layout_model *out)
 {
-    const uint64_t n_o = (uint64_t)m->n_heads * m->value_dim;
+    const uint64_t n_o = (uint64_t)m->attn.n_heads * m->attn.value_dim;
     *out = (struct layout_model){
         .arch = m,
-        .o_leaf = leaf_choose(n_o, m->value_dim, LEAF_COUNT_LOW),
+        .o_leaf = leaf_choose(n_o, m->attn.value_dim, LEAF_COUNT_LOW),
         .ffn_leaf = leaf_choose(m->ffn, 32, LEAF_COUNT_LOW),
-        .expert_leaf = leaf_choose(m->expert_ffn, 32, LEAF_EXPERT_LEAST),
-        .shared_leaf = leaf_choose(m->shared_ffn, 32, LEAF_COUNT_LOW),
+        .expert_leaf = leaf_choose(m->moe.ffn, 32, LEAF_EXPERT_LEAST),
+        .shared_leaf = leaf_choose(m->moe.shared_ffn, 32, LEAF_COUNT_LOW),
         .delta_leaf = leaf_choose((uint64_t)m->delta.n_value_heads * m->delta.value_dim,
                                   arch_delta_per_unit(m) * m->delta.value_dim, LEAF_COUNT_LOW),
         .weight_bytes = weight_bytes,

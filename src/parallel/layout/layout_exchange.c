@@ -28,7 +28,7 @@ static enum way way_of(const struct layout *l)
     const uint32_t group = l->ep * l->etp;
     if (group == 1) return WAY_LOCAL;
     if (l->model.on_device) return WAY_OF_ROWS;
-    const bool in_host = group == l->tp && l->expert_hosts <= 1 && !l->model.arch->expert_bias;
+    const bool in_host = group == l->tp && l->expert_hosts <= 1 && !l->model.arch->moe.bias;
     return in_host && (l->etp == 1 || l->cuts_expert_outputs) ? WAY_IN_HOST : WAY_BETWEEN_HOSTS;
 }
 
@@ -47,16 +47,16 @@ struct wire_shape layout_wire_shape(const struct layout *l)
 {
     const struct arch *m = l->model.arch;
     return (struct wire_shape){.format = {m->width, l->model.expert_code_group},
-                               .n_experts = m->n_experts,
-                               .n_chosen = m->n_chosen,
-                               .router = m->router,
+                               .n_experts = m->moe.n_experts,
+                               .n_chosen = m->moe.n_chosen,
+                               .router = m->moe.router,
                                .n_hosts = (uint32_t)n_hosts(l)};
 }
 
 double layout_expert_rows(const struct layout *l, struct layout_place place, uint64_t step_tokens)
 {
     const struct arch *m = l->model.arch;
-    return (double)(batches(l) * step_tokens) * m->n_chosen *
+    return (double)(batches(l) * step_tokens) * m->moe.n_chosen *
            range_count(layout_experts(l, place.ep)) / layout_n_places(l);
 }
 
@@ -72,7 +72,7 @@ static uint64_t rows_in(const struct layout *l, struct layout_place place, uint6
 {
     const uint64_t held = range_count(layout_experts(l, place.ep));
     return planned(l, layout_expert_rows(l, place, step_tokens),
-                   batches(l) * step_tokens * min_u64(l->model.arch->n_chosen, held));
+                   batches(l) * step_tokens * min_u64(l->model.arch->moe.n_chosen, held));
 }
 
 /* Returns the bytes of the experts' own arrays: inputs, gate and up. Streamed experts are computed
@@ -137,18 +137,18 @@ uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uin
 {
     const struct arch *m = l->model.arch;
     const enum way way = way_of(l);
-    const uint64_t d = m->width, k = m->n_chosen, row = (d + 1) * sizeof(float);
+    const uint64_t d = m->width, k = m->moe.n_chosen, row = (d + 1) * sizeof(float);
     const uint64_t slice = (step_tokens + l->tp - 1) / l->tp;
     const uint64_t routed = way == WAY_BETWEEN_HOSTS || way == WAY_OF_ROWS ? slice : step_tokens;
     const uint64_t n_in = rows_in(l, place, step_tokens);
-    if (m->n_experts == 0) return 0;
+    if (m->moe.n_experts == 0) return 0;
     /* all tokens as int8 values; needed where they were not quantized before */
     const uint64_t codes = l->model.expert_code_group > 0 ? quant_rows_bytes(step_tokens, d) : 0;
     /* scores, ids twice, weights and slots; outputs and marks */
     uint64_t n =
         routed * (arch_n_routed(m) + 4 * k) * sizeof(float) + step_tokens * (row + sizeof(int));
-    if (m->n_zero_experts > 0) n += step_tokens * row;
-    if (m->weighs_inputs) n += (step_tokens * d + routed) * sizeof(float);
+    if (m->moe.n_zero > 0) n += step_tokens * row;
+    if (m->moe.weighs_inputs) n += (step_tokens * d + routed) * sizeof(float);
     n += expert_bytes(l, place, n_in, step_tokens);
     switch (way) {
     case WAY_LOCAL:
@@ -179,7 +179,7 @@ static uint64_t row_sum_elements(const struct layout *l)
     const uint64_t by_inputs = 2 * ((uint64_t)m->width + 1);
     if (l->tp == 1) return by_inputs;
     const uint64_t n_o = arch_mixed_inputs(m);
-    const uint64_t inputs = max_u64(n_o, max_u64(m->ffn, m->shared_ffn));
+    const uint64_t inputs = max_u64(n_o, max_u64(m->ffn, m->moe.shared_ffn));
     const uint64_t normed = m->width + quant_rows_bytes(1, m->width) / sizeof(float);
     const uint64_t shared = (inputs + normed + l->tp - 1) / l->tp;
     const uint64_t by_outputs = m->width / l->tp + PANEL_COLUMNS + shared;

@@ -39,8 +39,9 @@ static uint64_t slab_bytes(const struct layout_model *m, const struct weight_spe
                layout_memory_packed_bytes(m, s->tensor->class, n_rows, n_cols);
     const struct arch *a = m->arch;
     return n_rows / arch_dim_unit(a, DIM_KV_B) *
-           (layout_memory_packed_bytes(m, s->tensor->class, a->kv_lora, a->query_dim - a->rotary) +
-            layout_memory_packed_bytes(m, s->tensor->class, a->value_dim, a->kv_lora));
+           (layout_memory_packed_bytes(m, s->tensor->class, a->attn.kv_lora,
+                                       a->attn.query_dim - a->attn.rotary) +
+            layout_memory_packed_bytes(m, s->tensor->class, a->attn.value_dim, a->attn.kv_lora));
 }
 
 /* True for a tensor that stays on disk while the others are in memory. */
@@ -124,7 +125,7 @@ struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows)
     enum { SCORES = 4 << 20, GATHERED_BYTES = 32 << 20, BLOCK = KV_BLOCK_TOKENS };
     if (m->index.n_heads == 0) return (struct workspace_index){0};
     const uint64_t n_tiles = (m->index.n_chosen + BLOCK - 1) / BLOCK;
-    const uint64_t one = n_tiles * BLOCK * (m->head_dim + 1ull) * 4;
+    const uint64_t one = n_tiles * BLOCK * (m->attn.head_dim + 1ull) * 4;
     const uint64_t context = (m->context + BLOCK - 1ull) / BLOCK * BLOCK;
     const uint64_t n_gather = min_u64(n_rows, max_u64(1, GATHERED_BYTES / one));
     return (struct workspace_index){.n_scores = min_u64(n_rows * context, max_u64(SCORES, context)),
@@ -137,13 +138,13 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                                           uint64_t n_rows)
 {
     const struct arch *m = l->model.arch;
-    const bool latent = m->kv_lora > 0;
+    const bool latent = m->attn.kv_lora > 0;
     const uint64_t d = m->width, f = dense_columns(l, place);
     const uint64_t h = range_count(layout_heads(l, place.tp)), n_o = h * arch_value_dim_most(m);
-    const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->head_dim;
+    const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->attn.head_dim;
     const bool padded = arch_pads_heads(m), wide = latent || padded;
-    const uint64_t n_kv = kv / m->head_dim;
-    const uint64_t n_full = range_count(layout_full_kv_heads(l, place.tp)) * m->full_dim;
+    const uint64_t n_kv = kv / m->attn.head_dim;
+    const uint64_t n_full = range_count(layout_full_kv_heads(l, place.tp)) * m->attn.full_dim;
     const uint64_t delta = range_count(layout_delta_heads(l, place.tp));
     const uint64_t k_delta = key_elements(m, delta), h_delta = delta * arch_delta_per_unit(m);
     const uint64_t o_delta = h_delta * m->delta.value_dim;
@@ -157,44 +158,45 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                   [WORKSPACE_INDEX_SCORES] = 4 * index.n_scores,
                   [WORKSPACE_INDEX_GATHERED] = index.gathered_bytes,
                   [WORKSPACE_INDEX_BLOCKS] = 4 * index.n_gather * index.n_tiles},
-        .code_inputs = max_u64(max_u64(d, latent ? m->q_lora : 0), max_u64(n_o, o_delta)),
+        .code_inputs = max_u64(max_u64(d, latent ? m->attn.q_lora : 0), max_u64(n_o, o_delta)),
         .inner_code_inputs = f,
         .keeps_shared = workspace_keeps_shared(l),
         .per_row = {[WORKSPACE_NORMED] = d,
-                    [WORKSPACE_COS] = m->rotary / 2,
-                    [WORKSPACE_SIN] = m->rotary / 2,
+                    [WORKSPACE_COS] = m->attn.rotary / 2,
+                    [WORKSPACE_SIN] = m->attn.rotary / 2,
                     [WORKSPACE_LOCAL_COS] = m->local_rope ? arch_local_rotary(m) / 2 : 0,
                     [WORKSPACE_LOCAL_SIN] = m->local_rope ? arch_local_rotary(m) / 2 : 0,
                     [WORKSPACE_Q] = h * arch_query_dim_most(m),
                     [WORKSPACE_K] = kv,
                     [WORKSPACE_V] = kv,
-                    [WORKSPACE_HEAD_SUMS] = m->qk_norm_whole    ? m->n_heads + m->n_kv_heads
+                    [WORKSPACE_HEAD_SUMS] = m->attn.qk_norm_whole
+                                                ? m->attn.n_heads + m->attn.n_kv_heads
                                             : m->delta.is_mamba ? m->delta.n_value_heads
                                                                 : 0,
-                    [WORKSPACE_Q_LOW] = latent ? m->q_lora : 0,
-                    [WORKSPACE_K_ROPE] = latent ? m->rotary : 0,
-                    [WORKSPACE_LATENT_GATES] = m->latent_gates ? h : 0,
+                    [WORKSPACE_Q_LOW] = latent ? m->attn.q_lora : 0,
+                    [WORKSPACE_K_ROPE] = latent ? m->attn.rotary : 0,
+                    [WORKSPACE_LATENT_GATES] = m->attn.latent_gates ? h : 0,
                     [WORKSPACE_INDEX_Q] = (uint64_t)m->index.n_heads * m->index.dim,
-                    [WORKSPACE_INDEX_TURNED] = (uint64_t)m->index.n_heads * m->rotary,
+                    [WORKSPACE_INDEX_TURNED] = (uint64_t)m->index.n_heads * m->attn.rotary,
                     [WORKSPACE_INDEX_K] = m->index.dim,
                     [WORKSPACE_INDEX_MIX] = m->index.n_heads,
                     [WORKSPACE_INDEX_CHOSEN] = m->index.n_chosen,
-                    [WORKSPACE_K_NARROW] = padded ? max_u64(n_kv * m->query_dim, n_full) : 0,
-                    [WORKSPACE_V_NARROW] = padded ? max_u64(n_kv * m->value_dim, n_full) : 0,
-                    [WORKSPACE_Q_WIDE] = wide ? h * m->head_dim : 0,
-                    [WORKSPACE_O_WIDE] = wide ? h * m->head_dim : 0,
+                    [WORKSPACE_K_NARROW] = padded ? max_u64(n_kv * m->attn.query_dim, n_full) : 0,
+                    [WORKSPACE_V_NARROW] = padded ? max_u64(n_kv * m->attn.value_dim, n_full) : 0,
+                    [WORKSPACE_Q_WIDE] = wide ? h * m->attn.head_dim : 0,
+                    [WORKSPACE_O_WIDE] = wide ? h * m->attn.head_dim : 0,
                     [WORKSPACE_ATTENDED] = max_u64(n_o, o_delta),
-                    [WORKSPACE_Q_GATED] = m->gated_heads ? 2 * h * m->query_dim : 0,
+                    [WORKSPACE_Q_GATED] = m->attn.gated_heads ? 2 * h * m->attn.query_dim : 0,
                     [WORKSPACE_DELTA_QKVZ] = 2 * (k_delta + o_delta),
                     [WORKSPACE_DELTA_BA] = h_delta + decays + narrow,
                     [WORKSPACE_DELTA_MIXED] = 2 * k_delta + o_delta,
                     [WORKSPACE_DELTA_GATES] = h_delta + decays,
                     [WORKSPACE_GATE] = f,
                     [WORKSPACE_UP] = f,
-                    [WORKSPACE_MIX] = m->shared_ffn > 0 ? 1 : 0,
-                    [WORKSPACE_SHARED] = m->shared_ffn > 0 ? d : 0,
-                    [WORKSPACE_SHORTCUT] = m->shortcut || m->joins_experts ? d : 0,
-                    [WORKSPACE_ROUTED] = m->joins_experts ? d : 0}};
+                    [WORKSPACE_MIX] = m->moe.shared_ffn > 0 ? 1 : 0,
+                    [WORKSPACE_SHARED] = m->moe.shared_ffn > 0 ? d : 0,
+                    [WORKSPACE_SHORTCUT] = m->shortcut || m->moe.joins ? d : 0,
+                    [WORKSPACE_ROUTED] = m->moe.joins ? d : 0}};
 }
 
 /* Bytes of the stage's arrays, of the hidden rows [T, D] and, on the last stage, of the logits of
@@ -265,8 +267,8 @@ struct layout_memory layout_memory_of(const struct layout *l, struct layout_plac
     const struct kv_groups groups = kv_groups_of(l);
     const uint64_t n_layers = kv_groups_layers(&groups, l, place.pp);
     const uint64_t kv_rows = n_layers * range_count(layout_kv_heads(l, place.tp));
-    const uint64_t n_arrays = m->kv_lora > 0 ? 1 : 2; /* latents, or keys and values */
-    const uint64_t per_head = n_arrays * (m->head_dim * kv.element_bytes + kv.scale_bytes);
+    const uint64_t n_arrays = m->attn.kv_lora > 0 ? 1 : 2; /* latents, or keys and values */
+    const uint64_t per_head = n_arrays * (m->attn.head_dim * kv.element_bytes + kv.scale_bytes);
     return (struct layout_memory){
         .weights_bytes = weights_bytes(l, place, false),
         .kv_block_bytes = kv_rows * KV_BLOCK_TOKENS * per_head + index_bytes(l, place, kv),

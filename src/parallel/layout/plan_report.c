@@ -102,11 +102,11 @@ static struct status add_model(const struct layout_model *m, struct strbuf *out)
     struct strbuf line;
     strbuf_init(&line);
     strbuf_printf(&line, "%s: %u layers of width %u, %u query and %u kv heads of %u", m->name,
-                  a->n_layers, a->width, a->n_heads, a->n_kv_heads, a->value_dim);
-    if (a->kv_lora > 0) {
+                  a->n_layers, a->width, a->attn.n_heads, a->attn.n_kv_heads, a->attn.value_dim);
+    if (a->attn.kv_lora > 0) {
         strbuf_printf(&line,
                       ", latent attention: %u + %u elements cached of a token, on each tp rank",
-                      a->kv_lora, a->rotary);
+                      a->attn.kv_lora, a->attn.rotary);
     }
     if (a->index.n_heads > 0) {
         strbuf_printf(&line, ", an index of %u heads of %u that chooses %u positions",
@@ -125,14 +125,15 @@ static struct status add_model(const struct layout_model *m, struct strbuf *out)
                       a->delta.n_value_heads, a->delta.key_dim, a->delta.value_dim,
                       a->delta.by_channel ? ", a decay for each channel" : "");
     }
-    if (a->n_experts > 0) {
-        strbuf_printf(&line, ", %u experts of %u columns (%u per token)", a->n_experts,
-                      a->expert_ffn, a->n_chosen);
+    if (a->moe.n_experts > 0) {
+        strbuf_printf(&line, ", %u experts of %u columns (%u per token)", a->moe.n_experts,
+                      a->moe.ffn, a->moe.n_chosen);
     }
-    if (a->n_zero_experts > 0)
-        strbuf_printf(&line, ", %u experts without weights among those chosen", a->n_zero_experts);
+    if (a->moe.n_zero > 0)
+        strbuf_printf(&line, ", %u experts without weights among those chosen", a->moe.n_zero);
     if (a->ffn > 0) strbuf_printf(&line, ", FFN of %u columns", a->ffn);
-    if (a->shared_ffn > 0) strbuf_printf(&line, ", %u columns that all tokens pass", a->shared_ffn);
+    if (a->moe.shared_ffn > 0)
+        strbuf_printf(&line, ", %u columns that all tokens pass", a->moe.shared_ffn);
     strbuf_printf(&line, ", vocabulary %u; %s of weights at ", a->vocab, weights);
     struct status st = add_weight_size(m, all, &line);
     if (!status_failed(&st)) st = strbuf_status(&line);
@@ -197,7 +198,7 @@ static void add_machine(const struct topo *t, struct strbuf *out)
 static void add_layout(const struct layout *l, struct strbuf *out)
 {
     strbuf_printf(out, "%-*sdp %u x pp %u x tp %u", INDENT, "Layout", l->dp, l->pp, l->tp);
-    if (l->model.arch->n_experts > 0) {
+    if (l->model.arch->moe.n_experts > 0) {
         strbuf_printf(out, ", ep %u", l->ep);
         if (l->etp > 1) strbuf_printf(out, " x etp %u", l->etp);
         if (l->n_expert_replicas > 1) {
@@ -270,8 +271,8 @@ static struct holding holding_of(const struct layout *l, uint32_t rank, bool cou
     bool moe = false, dense = false;
     const struct range layers = layout_layers(l, p.pp), none = {0, 0};
     for (uint32_t i = layers.begin; i < layers.end; i++) {
-        moe |= l->model.arch->layer_is_moe[i];
-        dense |= !l->model.arch->layer_is_moe[i];
+        moe |= l->model.arch->layer.is_moe[i];
+        dense |= !l->model.arch->layer.is_moe[i];
     }
     return (struct holding){
         .stage = p.pp,

@@ -28,8 +28,8 @@ static void report_rows(const struct layout *l, const struct layout_budget *b, s
     strbuf_printf(out,
                   "\n%-*sa step of %u rows in each of %u replicas that share them brings %.4g rows "
                   "to an expert on average, %.4g to a rank of %u experts%s, in each layer\n",
-                  INDENT, "Rows", b->step_tokens, n_batches, all / l->model.arch->n_experts, rows,
-                  held, l->n_expert_copies > 0 ? " and copies" : "");
+                  INDENT, "Rows", b->step_tokens, n_batches, all / l->model.arch->moe.n_experts,
+                  rows, held, l->n_expert_copies > 0 ? " and copies" : "");
 }
 
 /* Computes a token's bytes between hosts, as the mean over the layers with experts, when tokens
@@ -43,7 +43,7 @@ static struct status wire_by_load(const struct layout *l, const int64_t *load,
     *out = (struct wire_bytes){.hosts = 0};
     TRY(mem_alloc(&expected.of_part, l->ep, sizeof *expected.of_part, "experts' load"));
     for (uint32_t layer = 0; layer < l->model.arch->n_layers && !status_failed(&st); layer++) {
-        if (!l->model.arch->layer_is_moe[layer]) continue;
+        if (!l->model.arch->layer.is_moe[layer]) continue;
         st = expert_rows_expect(l, l->expert_places, load, layer, &expected);
         const struct wire_bytes w = wire_bytes_for(shape, expected.hosts, expected.other_hosts);
         out->hosts += w.hosts;
@@ -72,9 +72,9 @@ struct status plan_report_wire(const struct layout *l, const struct layout_budge
                                const int64_t *load, struct strbuf *out)
 {
     const struct arch *m = l->model.arch;
-    if (m->n_experts == 0) return status_ok();
+    if (m->moe.n_experts == 0) return status_ok();
     report_rows(l, budget, out);
-    if (l->model.on_device || l->expert_hosts < 2 || l->expert_hosts > m->n_experts)
+    if (l->model.on_device || l->expert_hosts < 2 || l->expert_hosts > m->moe.n_experts)
         return strbuf_status(out);
     const struct wire_shape shape = layout_wire_shape(l);
     struct wire_bytes w = wire_bytes_of(&shape);

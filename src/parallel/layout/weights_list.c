@@ -70,10 +70,10 @@ struct weight_spec weights_slab(const struct weights_cut *cut, const struct arch
     if (t->has_leaves) cut_leaves(cut, t->is_expert, &s);
     if (arch_tensor_is_joined(t, m->family)) shift_rows(m, t, &s);
     if (t->is_expert && t->is_vector) {
-        s.n_rows = m->n_experts;
+        s.n_rows = m->moe.n_experts;
         s.rows = cut->experts;
     } else if (t->is_expert) {
-        s.n_outer = m->n_experts;
+        s.n_outer = m->moe.n_experts;
         s.outer = cut->experts;
     }
     return s;

@@ -327,7 +327,7 @@ struct status batch_run_put(struct batch_run *r, struct lead *l, const struct re
     strbuf_init(&text);
     struct status st = result_row_write(request, lead_rules(l), NULL, &text);
     const struct result_row row = {
-        .text = text.data, .n = text.n, .is_error = request->error_code != NULL};
+        .text = text.data, .n = text.n, .is_error = request->error.code != NULL};
     if (!status_failed(&st)) st = add_to_journal(r, request, &row);
     if (!status_failed(&st)) st = result_writer_put(r->writer, request->index, &row);
     strbuf_fini(&text);

@@ -94,9 +94,9 @@ static struct status end_stream(struct http_port *p, const struct request_rules 
 static void count_end(struct http_port *p, const struct request *r)
 {
     p->n_rows++;
-    if (r->error_code != NULL) {
+    if (r->error.code != NULL) {
         p->n_error_rows++;
-        *(strcmp(r->error_code, REQUEST_CANCELLED_CODE) == 0 ? &p->ends.n_gone
+        *(strcmp(r->error.code, REQUEST_CANCELLED_CODE) == 0 ? &p->ends.n_gone
                                                              : &p->ends.n_error) += 1;
     } else if (result_row_choice(r, 0)->finish == REQUEST_LENGTH) {
         p->ends.n_length++;
@@ -126,9 +126,9 @@ static struct status port_put(void *user, struct lead *l, const struct request *
     struct call *c = exchange_state(r->call);
     struct status st;
     count_end(p, r);
-    if (r->error_code != NULL) {
-        st = answer_error(p, r->call, http_status_of(r->error_code), r->error_code,
-                          r->error_message);
+    if (r->error.code != NULL) {
+        st = answer_error(p, r->call, http_status_of(r->error.code), r->error.code,
+                          r->error.message);
     } else if (c->streams != NULL) {
         st = end_stream(p, lead_rules(l), r, c);
     } else {
@@ -145,7 +145,7 @@ static struct status keep(struct http_port *p, struct exchange *x, struct reques
                           size_t cost_bytes)
 {
     struct call *c = NULL;
-    const bool streams = r->error_code == NULL && r->ask->streams;
+    const bool streams = r->error.code == NULL && r->ask->streams;
     TRY(mem_alloc(&c, 1, sizeof *c, "call"));
     struct status st = status_ok();
     c->cost_bytes = cost_bytes;
@@ -308,7 +308,7 @@ static struct status write_new_part(void *user, struct request *r)
     const struct request *line = r->parent != NULL ? r->parent : r;
     if (line->call == NULL) return status_ok(); /* a line of a batch */
     const struct call *c = exchange_state(line->call);
-    if (c->streams == NULL || line->search != NULL) return status_ok();
+    if (c->streams == NULL || line->choices.search != NULL) return status_ok();
     strbuf_clear(&all->p->scratch);
     TRY(result_stream_write(&c->streams[r->choice], r, all->rules, NULL, &all->p->scratch));
     exchange_write(c->x, &all->p->scratch);

@@ -42,10 +42,10 @@ struct status http_tokenize(const struct request_rules *rules, const char *body,
                                       .n_body = n};
     TRY(request_create_call(rules, &call, &r));
     struct status st = status_ok();
-    if (r->error_code == NULL && r->ask->n_prompts > 1) {
+    if (r->error.code == NULL && r->ask->n_prompts > 1) {
         st = fail(status, "invalid_request", "prompt: expected one", out);
-    } else if (r->error_code != NULL) {
-        st = fail(status, r->error_code, r->error_message, out);
+    } else if (r->error.code != NULL) {
+        st = fail(status, r->error.code, r->error.message, out);
     } else {
         *status = HTTP_OK;
         strbuf_printf(out, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", r->n_prompt,

@@ -22,11 +22,11 @@ struct status lead_start(struct lead *l, const struct lead_pools *pools)
         .n_tier_slots = pools->n_tier_slots,
         .store = pools->store,
         .flags = o->schedule,
-        .draft_cost = o->draft_cost,
-        .predicts = o->predicts,
-        .no_repeats = o->no_repeats,
-        .drafter = o->drafter,
-        .drafter_user = o->drafter_user,
+        .draft_cost = o->drafts.cost,
+        .predicts = o->drafts.predicts,
+        .no_repeats = o->drafts.no_repeats,
+        .drafter = o->drafts.drafter,
+        .drafter_user = o->drafts.user,
         .logits = o->mode == LEAD_SCORE ? o->logits : NULL,
         .logits_user = o->logits_user,
         .store_rows = lead_store_rows,
@@ -108,7 +108,7 @@ void lead_destroy(struct lead **lead)
     while (l->parents.head != NULL) { /* after the requests above, which borrow from these */
         struct request *p = l->parents.head;
         request_list_take(&l->parents, p);
-        beam_destroy(&p->search);
+        beam_destroy(&p->choices.search);
         request_destroy(&p);
     }
     lead_lines_close(l);
@@ -173,7 +173,7 @@ struct status lead_take(struct lead *l, struct request *r)
 struct status lead_take_new(struct lead *l, struct request *r, const struct journal_hit *hit)
 {
     r->order = l->n_ordered++;
-    if (r->error_code == NULL) return lead_take_request(l, r, hit);
+    if (r->error.code == NULL) return lead_take_request(l, r, hit);
     const struct status st = lead_put(l, r);
     request_destroy(&r);
     return st;

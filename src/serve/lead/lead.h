@@ -23,6 +23,25 @@ struct lead;
 struct lead_port;
 
 /* Zero means the default if one is named. All pointers are borrowed and outlive the lead. */
+/* Draft tokens. */
+struct lead_drafts {
+    struct drafting_cost cost;
+    bool predicts, no_repeats; /* as in struct scheduler_options (serve/schedule/scheduler.h) */
+    drafter_fn *drafter;
+    void *user;
+};
+
+/* The journal (serve/journal/journal.h); path NULL: none, the output is truncated. */
+struct lead_journal {
+    const char *path;
+    const char *settings;        /* "name=value" lines of everything that changes a row's bytes */
+    const char *session;         /* describes this run, for `shoal status` */
+    size_t commit_bytes;         /* a commit is due once this many are gathered; 0: 1 MiB */
+    struct failpoint *failpoint; /* tests only; NULL: none */
+    struct file_claims *claims;  /* claims on the files; after a claim is lost nothing is
+                                    written. NULL: none */
+};
+
 struct lead_options {
     enum lead_mode mode;
     const struct lead_port *port; /* where requests come from; copied. NULL: the lines of a file;
@@ -55,10 +74,7 @@ struct lead_options {
     struct schedule_flags schedule; /* settled as serve/schedule/scheduler.h requires */
     struct lead_flags flags; /* result_cache: used by LEAD_GENERATE only; must be off if a row
                                 depends on the batch */
-    struct drafting_cost draft_cost;
-    bool predicts, no_repeats; /* as in struct scheduler_options (serve/schedule/scheduler.h) */
-    drafter_fn *drafter;
-    void *drafter_user;
+    struct lead_drafts drafts;
     size_t window_rows;     /* rows read and not yet written; 0: 8192 */
     size_t window_bytes;    /* the most memory of these rows; 0: 256 MiB, with `save` 1 GiB. One
                                row may always be read */
@@ -66,21 +82,13 @@ struct lead_options {
     logits_sink_fn *logits; /* only when scoring; NULL: no logits are wanted */
     void *logits_user;
     bool is_dry_run; /* tokens are made up; every row, except error rows, says so */
-
-    /* the journal (serve/journal/journal.h); journal_path NULL: none, the output is truncated */
-    const char *journal_path;
-    const char *settings;        /* "name=value" lines of everything that changes a row's bytes */
-    const char *session;         /* describes this run, for `shoal status` */
-    size_t commit_bytes;         /* a commit is due once this many are gathered; 0: 1 MiB */
-    struct failpoint *failpoint; /* tests only; NULL: none */
-    struct file_claims *claims;  /* claims on the files; after a claim is lost nothing is
-                                    written. NULL: none */
+    struct lead_journal journal;
 
     const struct logprobs_options *save; /* log-probabilities that are saved beside the output, when
                                             generating; NULL: none */
 
     /* An audit runs only the lines that it chose, and compares their rows instead of writing them;
-     * it reads output_path and journal_path itself. NULL: a job. */
+     * it reads the output and the journal itself. NULL: a job. */
     struct audit *audit;
 };
 

@@ -45,7 +45,7 @@ static struct status lead_input_take_row(struct lead *l, uint64_t line,
     result_writer_open(l->lines.writer, row.n, &index);
     l->lines.n_read++;
     l->stats.n_resumed_rows++;
-    (void)failpoint_pass(l->o.failpoint, FAILPOINT_RESUME);
+    (void)failpoint_pass(l->o.journal.failpoint, FAILPOINT_RESUME);
     return result_writer_put(l->lines.writer, index, &row);
 }
 

@@ -16,13 +16,13 @@ static struct status count_row(struct lead *l, const struct request *r)
 {
     struct lead_rows *rows = &l->lines.rows;
     rows->n++;
-    if (r->error_code == NULL || rows->n_errors++ >= LEAD_ERRORS_SHOWN) return status_ok();
+    if (r->error.code == NULL || rows->n_errors++ >= LEAD_ERRORS_SHOWN) return status_ok();
     struct strbuf *s = &rows->shown[rows->n_errors - 1];
     const struct line_place place = line_reader_place(l->lines.reader, r->line);
     if (l->lines.input->n > 1) strbuf_printf(s, "%s, ", place.path);
     strbuf_printf(s, "line %llu, custom_id ", (unsigned long long)place.number);
     strbuf_json_string(s, r->custom_id.bytes, r->custom_id.n < 80 ? r->custom_id.n : 80);
-    strbuf_printf(s, ": %s: %s", r->error_code, r->error_message);
+    strbuf_printf(s, ": %s: %s", r->error.code, r->error.message);
     return strbuf_status(s);
 }
 
@@ -42,7 +42,7 @@ static struct status lines_put(void *user, struct lead *l, const struct request 
     TRY(count_row(l, r));
     strbuf_clear(&l->row);
     TRY(result_row_write(r, &l->rules, l->o.model_name, &l->row));
-    struct result_row row = {.text = l->row.data, .n = l->row.n, .is_error = r->error_code != NULL};
+    struct result_row row = {.text = l->row.data, .n = l->row.n, .is_error = r->error.code != NULL};
     row.sum_logprob = result_row_sum(r, &row.n_scored);
     if (l->lines.part != NULL && !row.is_error) TRY(logprobs_part_put(l->lines.part, r));
     if (l->lines.journal != NULL) {
@@ -83,7 +83,7 @@ static struct status commit_rows(struct lead *l)
 
 struct status lead_flush(struct lead *l, bool now)
 {
-    TRY(file_claims_check(l->o.claims));
+    TRY(file_claims_check(l->o.journal.claims));
     if (l->lines.journal == NULL) return result_writer_flush(l->lines.writer);
     if (!now && journal_is_dirty(l->lines.journal) && !journal_is_due(l->lines.journal))
         return status_ok();
@@ -97,14 +97,14 @@ struct status lead_flush(struct lead *l, bool now)
 static struct status refuse_strange_output(const struct lead_options *o)
 {
     struct stat info;
-    if (o->flags.restart || file_exists(o->journal_path) || stat(o->output_path, &info) != 0 ||
+    if (o->flags.restart || file_exists(o->journal.path) || stat(o->output_path, &info) != 0 ||
         info.st_size == 0) {
         return status_ok();
     }
     return status_make(STATUS_USAGE,
                        "output %s: it holds %lld bytes and there is no journal %s to resume from; "
                        "name another output, or overwrite it with --restart (or --no-journal)",
-                       o->output_path, (long long)info.st_size, o->journal_path);
+                       o->output_path, (long long)info.st_size, o->journal.path);
 }
 
 static struct status resume(struct lead *l)
@@ -120,7 +120,7 @@ static struct status resume(struct lead *l)
     l->lines.is_complete = facts->is_complete;
     if (facts->n_rows + facts->n_partial_records == 0) return status_ok();
     log_line(LOG_INFO, "journal %s: %llu rows are done, %llu stand in the output%s",
-             l->o.journal_path, (unsigned long long)facts->n_rows,
+             l->o.journal.path, (unsigned long long)facts->n_rows,
              (unsigned long long)l->lines.n_read, was_equal ? "" : " (which was mended)");
     return status_ok();
 }
@@ -131,7 +131,7 @@ static struct result_writer_options writer_options(const struct lead_options *o)
                                           .window_rows = o->window_rows,
                                           .window_bytes = o->window_bytes,
                                           .frame_bytes = o->flags.frame_bytes,
-                                          .failpoint = o->failpoint};
+                                          .failpoint = o->journal.failpoint};
 }
 
 /* Opens the part with the log-probabilities that earlier runs saved. A complete job has only the
@@ -154,14 +154,15 @@ static struct status open_part(struct lead *l)
 static struct status lead_open_journal(struct lead *l)
 {
     const struct lead_options *o = &l->o;
-    const struct journal_options jo = {.path = o->journal_path,
-                                       .settings = o->settings != NULL ? o->settings : "",
-                                       .session = o->session,
+    const struct journal_options jo = {.path = o->journal.path,
+                                       .settings =
+                                           o->journal.settings != NULL ? o->journal.settings : "",
+                                       .session = o->journal.session,
                                        .input_bytes = line_reader_size(l->lines.reader),
                                        .restart = o->flags.restart,
                                        .retry_errors = o->flags.retry_errors,
-                                       .commit_bytes = o->commit_bytes,
-                                       .failpoint = o->failpoint};
+                                       .commit_bytes = o->journal.commit_bytes,
+                                       .failpoint = o->journal.failpoint};
     TRY(refuse_strange_output(o));
     TRY(journal_open(&jo, &l->lines.journal));
     TRY(open_part(l));
@@ -188,7 +189,7 @@ static struct status open_files(struct lead *l)
         return status_make(STATUS_USAGE, "output %s: expected another file than the input %s",
                            o->output_path, o->input_path);
     }
-    if (o->journal_path != NULL) return lead_open_journal(l);
+    if (o->journal.path != NULL) return lead_open_journal(l);
     TRY(open_part(l));
     return result_writer_create(&wo, &l->lines.writer);
 }
@@ -233,7 +234,7 @@ static struct status lines_drain(void *user, struct lead *l)
     (void)user;
     if (l->lines.journal == NULL) return status_ok();
     TRY(lead_save_all(l));
-    (void)failpoint_pass(l->o.failpoint, FAILPOINT_DRAIN);
+    (void)failpoint_pass(l->o.journal.failpoint, FAILPOINT_DRAIN);
     return status_ok();
 }
 
@@ -241,7 +242,7 @@ static void lines_save(void *user)
 {
     struct lead *l = user;
     if (l->lines.journal == NULL) return;
-    struct status st = file_claims_check(l->o.claims);
+    struct status st = file_claims_check(l->o.journal.claims);
     if (!status_failed(&st) && l->lines.part != NULL) st = logprobs_part_sync(l->lines.part);
     if (!status_failed(&st)) st = journal_save(l->lines.journal);
     if (status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
@@ -257,7 +258,7 @@ static double lines_end_s(const void *user)
 /* Marks the journal complete, once the output is durable. */
 static struct status end_journal(struct lead *l)
 {
-    (void)failpoint_pass(l->o.failpoint, FAILPOINT_FINISH);
+    (void)failpoint_pass(l->o.journal.failpoint, FAILPOINT_FINISH);
     const struct journal_record end = {
         .type = JOURNAL_END, .values = {l->lines.n_read, result_writer_offset(l->lines.writer)}};
     TRY(journal_add(l->lines.journal, &end));
@@ -294,7 +295,7 @@ static void drop_part(const struct lead *l)
 
 static struct status close_files(struct lead *l)
 {
-    TRY(file_claims_check(l->o.claims));
+    TRY(file_claims_check(l->o.journal.claims));
     if (l->lines.journal == NULL) return close_without_journal(l);
     if (l->lines.failed) { /* finished rows can still go to the journal when the output failed */
         return commit_rows(l);
@@ -355,7 +356,7 @@ struct status lead_lines_open(struct lead *l)
                                  .close = lines_close,
                                  .view = lines_view,
                                  .sum = lines_sum};
-    if (l->o.journal_path != NULL) id_set_spill_beside(&l->lines.ids, l->o.journal_path);
+    if (l->o.journal.path != NULL) id_set_spill_beside(&l->lines.ids, l->o.journal.path);
     return open_files(l);
 }
 

@@ -16,7 +16,8 @@ _Static_assert(JOURNAL_PARTS_MAX == REQUEST_PROMPTS_MAX * REQUEST_CHOICES_MAX,
 static size_t item_bytes(const struct request *r)
 {
     if (r->ask->n_tops < 0) return sizeof *r->tokens;
-    return sizeof *r->tokens + sizeof *r->logprobs + (size_t)r->ask->n_tops * sizeof *r->tops;
+    return sizeof *r->tokens + sizeof *r->logprobs.sampled +
+           (size_t)r->ask->n_tops * sizeof *r->logprobs.tops;
 }
 
 /* Appends the item of sampled token i. */
@@ -25,15 +26,16 @@ static void pack_answer(const struct request *r, size_t i, struct strbuf *out)
     strbuf_add(out, (const char *)&r->tokens[r->n_prompt + i], sizeof *r->tokens);
     if (r->ask->n_tops < 0) return;
     const size_t n = (size_t)r->ask->n_tops;
-    strbuf_add(out, (const char *)&r->logprobs[i], sizeof *r->logprobs);
-    if (n > 0) strbuf_add(out, (const char *)(r->tops + i * n), n * sizeof *r->tops);
+    strbuf_add(out, (const char *)&r->logprobs.sampled[i], sizeof *r->logprobs.sampled);
+    if (n > 0)
+        strbuf_add(out, (const char *)(r->logprobs.tops + i * n), n * sizeof *r->logprobs.tops);
 }
 
 struct status lead_save_tokens(struct lead *l, struct request *r, size_t n_least)
 {
-    const bool is_probe = r->parent != NULL && r->parent->search != NULL;
+    const bool is_probe = r->parent != NULL && r->parent->choices.search != NULL;
     const size_t n = r->n_tokens - r->n_prompt;
-    if (l->lines.journal == NULL || r->error_code != NULL || is_probe || n < r->n_saved + n_least) {
+    if (l->lines.journal == NULL || r->error.code != NULL || is_probe || n < r->n_saved + n_least) {
         return status_ok();
     }
     strbuf_clear(&l->row);
@@ -53,10 +55,10 @@ struct status lead_save_tokens(struct lead *l, struct request *r, size_t n_least
 
 struct status lead_save_search(struct lead *l, struct request *p, size_t n_least)
 {
-    const size_t n = beam_n_steps(p->search);
+    const size_t n = beam_n_steps(p->choices.search);
     if (l->lines.journal == NULL || n < p->n_saved + n_least) return status_ok();
     strbuf_clear(&l->row);
-    beam_pack(p->search, &l->row);
+    beam_pack(p->choices.search, &l->row);
     TRY(strbuf_status(&l->row));
     const struct journal_record record = {
         .type = JOURNAL_PARTIAL,
@@ -79,9 +81,9 @@ struct status lead_save_all(struct lead *l)
 {
     TRY(scheduler_visit(l->scheduler, -1, save, l));
     for (struct request *p = l->parents.head; p != NULL; p = p->next) {
-        if (p->search != NULL) TRY(lead_save_search(l, p, 1));
-        for (int32_t i = 0; p->search == NULL && i < p->ask->n_choices; i++) {
-            if (p->choices[i] != NULL) TRY(lead_save_tokens(l, p->choices[i], 1));
+        if (p->choices.search != NULL) TRY(lead_save_search(l, p, 1));
+        for (int32_t i = 0; p->choices.search == NULL && i < p->ask->n_choices; i++) {
+            if (p->choices.at[i] != NULL) TRY(lead_save_tokens(l, p->choices.at[i], 1));
         }
     }
     return status_ok();
@@ -100,7 +102,7 @@ static struct status lead_partial_refuse(const struct lead *l, const struct requ
                                          const char *what)
 {
     return status_make(STATUS_INPUT, "journal %s, line %llu: %s; begin anew with --restart",
-                       l->o.journal_path, (unsigned long long)r->line, what);
+                       l->o.journal.path, (unsigned long long)r->line, what);
 }
 
 static struct status take_item(struct lead *l, struct request *r, const char *item)
@@ -142,10 +144,10 @@ struct status lead_take_search(struct lead *l, struct request *p, const struct j
     bool taken;
     const struct journal_part *part = lead_partial_part_of(hit, 0, 1);
     if (part == NULL) return status_ok();
-    TRY(beam_unpack(p->search, part->bytes, part->n_items, &taken));
+    TRY(beam_unpack(p->choices.search, part->bytes, part->n_items, &taken));
     if (!taken) return lead_partial_refuse(l, p, "not the state of its beam search");
     p->n_dropped = part->n_dropped;
-    p->n_saved = beam_n_steps(p->search);
-    l->stats.n_resumed_tokens += p->n_saved * (uint64_t)beam_n_running(p->search);
+    p->n_saved = beam_n_steps(p->choices.search);
+    l->stats.n_resumed_tokens += p->n_saved * (uint64_t)beam_n_running(p->choices.search);
     return status_ok();
 }

@@ -263,7 +263,7 @@ static struct status mend_row(struct merge *m, char *id, size_t n_id, struct jou
     const bool is_batch = result_row_is_batch(hit->text, hit->n_text);
     const struct request_ask ask = {.format = is_batch ? REQUEST_OPENAI : REQUEST_PLAIN};
     const struct request r = {
-        .ask = &ask, .custom_id = {id, n_id}, .error_code = code, .error_message = message};
+        .ask = &ask, .custom_id = {id, n_id}, .error.code = code, .error.message = message};
     const struct request_rules rules = {.score = m->is_score};
     strbuf_clear(&m->mended);
     TRY(result_row_write(&r, &rules, NULL, &m->mended));

@@ -260,14 +260,14 @@ static const struct plan_top *tops_of(const struct request *c, const struct requ
                                       size_t i, size_t *n)
 {
     *n = (size_t)(i < c->n_prompt ? first->ask->n_prompt_tops : c->ask->n_tops);
-    if (i >= c->n_prompt) return c->tops + (i - c->n_prompt) * *n;
-    return i >= first->score_from ? first->prompt_tops + i * *n : NULL;
+    if (i >= c->n_prompt) return c->logprobs.tops + (i - c->n_prompt) * *n;
+    return i >= first->logprobs.score_from ? first->logprobs.prompt_tops + i * *n : NULL;
 }
 
 static float record_logprob(const struct request *c, const struct request *first, size_t i)
 {
-    if (i >= c->n_prompt) return c->logprobs[i - c->n_prompt];
-    return i >= first->score_from ? first->scores[i] : NAN;
+    if (i >= c->n_prompt) return c->logprobs.sampled[i - c->n_prompt];
+    return i >= first->logprobs.score_from ? first->logprobs.scores[i] : NAN;
 }
 
 static void add_id(struct strbuf *s, const struct request_bytes *id)

@@ -65,8 +65,8 @@ static uint64_t add_places_before(struct logprobs_part *p, const struct request 
                                   uint32_t *n_places)
 {
     uint64_t n_rows = 0;
-    for (size_t i = 0; i < r->n_hidden_runs && r->hidden[i].from < end; i++) {
-        const struct request_rows *run = &r->hidden[i];
+    for (size_t i = 0; i < r->hidden.n_runs && r->hidden.runs[i].from < end; i++) {
+        const struct request_rows *run = &r->hidden.runs[i];
         const size_t n = end - run->from < run->n ? end - run->from : run->n;
         const struct stored_rows place = {
             .at = run->at, .checksum = run->checksum, .n_all = (uint32_t)run->n, .n = (uint32_t)n};

@@ -238,7 +238,7 @@ struct status result_cache_ask(struct result_cache *c, const struct request_rule
 /* Stores r's tokens in the entry if r has more tokens than the entry. */
 static struct status result_cache_keep(struct result_entry *e, const struct request *r)
 {
-    if (r->error_code != NULL || r->n_tokens <= e->n_tokens) return status_ok();
+    if (r->error.code != NULL || r->n_tokens <= e->n_tokens) return status_ok();
     int32_t *tokens = NULL;
     TRY(mem_alloc(&tokens, r->n_tokens, sizeof *tokens, "result cache"));
     memcpy(tokens, r->tokens, r->n_tokens * sizeof *tokens);

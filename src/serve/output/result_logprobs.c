@@ -18,8 +18,8 @@ struct scored_token {
 static struct scored_token sampled(const struct request *r, size_t i)
 {
     return (struct scored_token){.id = r->tokens[r->n_prompt + i],
-                                 .logprob = r->logprobs[i],
-                                 .tops = r->tops + i * (size_t)r->ask->n_tops,
+                                 .logprob = r->logprobs.sampled[i],
+                                 .tops = r->logprobs.tops + i * (size_t)r->ask->n_tops,
                                  .n_tops = (size_t)r->ask->n_logprobs};
 }
 
@@ -27,11 +27,11 @@ static struct scored_token sampled(const struct request *r, size_t i)
 static struct scored_token prompt_token(const struct request *r, size_t i)
 {
     const size_t n = (size_t)r->ask->n_prompt_logprobs;
-    return (struct scored_token){.id = r->tokens[i],
-                                 .logprob = r->scores[i],
-                                 .tops = n > 0 ? r->prompt_tops + i * (size_t)r->ask->n_prompt_tops
-                                               : NULL,
-                                 .n_tops = n};
+    return (struct scored_token){
+        .id = r->tokens[i],
+        .logprob = r->logprobs.scores[i],
+        .tops = n > 0 ? r->logprobs.prompt_tops + i * (size_t)r->ask->n_prompt_tops : NULL,
+        .n_tops = n};
 }
 
 static void add_plain(const struct scored_token *t, struct strbuf *out)

@@ -47,9 +47,9 @@ static void add_ids(struct strbuf *out, const int32_t *ids, size_t n)
 static void result_row_add_error(struct strbuf *out, const struct request *r)
 {
     strbuf_puts(out, "\"error\":{");
-    add_key_string(out, "code", r->error_code, strlen(r->error_code));
+    add_key_string(out, "code", r->error.code, strlen(r->error.code));
     strbuf_puts(out, ",");
-    add_key_string(out, "message", r->error_message, strlen(r->error_message));
+    add_key_string(out, "message", r->error.message, strlen(r->error.message));
     strbuf_puts(out, "}");
 }
 
@@ -60,18 +60,19 @@ const char *result_row_finish(const struct request *r)
 
 const struct request *result_row_choice(const struct request *r, int32_t i)
 {
-    return r->choices != NULL ? r->choices[i] : r;
+    return r->choices.at != NULL ? r->choices.at[i] : r;
 }
 
 double result_row_sum(const struct request *r, uint64_t *n_scored)
 {
     double sum = 0;
     *n_scored = 0;
-    for (int32_t k = 0; k < r->ask->n_choices && r->error_code == NULL; k++) {
+    for (int32_t k = 0; k < r->ask->n_choices && r->error.code == NULL; k++) {
         const struct request *c = result_row_choice(r, k);
         if (c->finish != REQUEST_SCORED) continue;
-        for (size_t i = c->score_from; i < c->n_prompt; i++) sum += (double)c->scores[i];
-        *n_scored += c->n_prompt - c->score_from;
+        for (size_t i = c->logprobs.score_from; i < c->n_prompt; i++)
+            sum += (double)c->logprobs.scores[i];
+        *n_scored += c->n_prompt - c->logprobs.score_from;
     }
     return sum;
 }
@@ -92,10 +93,10 @@ size_t result_row_n_generated(const struct request *r)
 static double write_token_scores(struct strbuf *out, const struct request *c, const char *comma)
 {
     double sum = 0;
-    for (size_t i = c->score_from; i < c->n_prompt; i++, comma = ",") {
+    for (size_t i = c->logprobs.score_from; i < c->n_prompt; i++, comma = ",") {
         strbuf_puts(out, comma);
         const size_t begin = out->n;
-        strbuf_json_float(out, c->scores[i]);
+        strbuf_json_float(out, c->logprobs.scores[i]);
         if (!out->failed) sum += strtod(out->data + begin, NULL);
     }
     return sum;
@@ -107,15 +108,15 @@ static void add_windows(struct strbuf *out, const struct request *r)
     strbuf_puts(out, ",\"windows\":[");
     for (int32_t k = 0; k < r->ask->n_choices; k++) {
         const struct request *c = result_row_choice(r, k);
-        strbuf_printf(out, k > 0 ? ",%zu" : "%zu", c->n_prompt - c->score_from);
+        strbuf_printf(out, k > 0 ? ",%zu" : "%zu", c->n_prompt - c->logprobs.score_from);
     }
     strbuf_puts(out, "]");
 }
 
 static bool is_greedy(const struct request *c)
 {
-    for (size_t i = c->score_from; i < c->n_prompt; i++)
-        if (c->prompt_tops[i].id != c->tokens[i]) return false;
+    for (size_t i = c->logprobs.score_from; i < c->n_prompt; i++)
+        if (c->logprobs.prompt_tops[i].id != c->tokens[i]) return false;
     return true;
 }
 
@@ -127,7 +128,7 @@ static void add_likelihood(struct strbuf *out, const struct request *r)
     const char *comma = "\"token_ids\":[";
     for (int32_t k = 0; k < r->ask->n_choices; k++) {
         const struct request *c = result_row_choice(r, k);
-        for (size_t i = c->score_from; i < c->n_prompt; i++, comma = ",")
+        for (size_t i = c->logprobs.score_from; i < c->n_prompt; i++, comma = ",")
             strbuf_printf(out, "%s%d", comma, c->tokens[i]);
     }
     for (int32_t k = 0; k < r->ask->n_choices; k++)
@@ -139,7 +140,7 @@ static void add_likelihood(struct strbuf *out, const struct request *r)
         return;
     }
     strbuf_printf(out, ",\"is_greedy\":%s,\"context_tokens\":%zu,\"cut_tokens\":%zu",
-                  is_greedy(r) ? "true" : "false", r->score_from, r->n_cut);
+                  is_greedy(r) ? "true" : "false", r->logprobs.score_from, r->n_cut);
 }
 
 static void add_scored(struct strbuf *out, const struct request *r)
@@ -153,7 +154,7 @@ static void add_scored(struct strbuf *out, const struct request *r)
     strbuf_puts(out, ",\"logprobs\":[null");
     for (size_t i = 1; i < r->n_prompt; i++) {
         strbuf_puts(out, ",");
-        strbuf_json_float(out, r->scores[i]);
+        strbuf_json_float(out, r->logprobs.scores[i]);
     }
     strbuf_puts(out, "],\"sum_logprob\":");
     add_double(out, result_row_sum(r, &n_scored));
@@ -198,7 +199,7 @@ static void add_generated(struct strbuf *out, const struct request *r)
         strbuf_puts(out, "\"choices\":[");
         for (int32_t i = 0; i < r->ask->n_choices; i++) {
             strbuf_printf(out, i > 0 ? ",{\"index\":%d," : "{\"index\":%d,", i);
-            result_row_add_choice(out, r->choices[i]);
+            result_row_add_choice(out, r->choices.at[i]);
             strbuf_puts(out, "}");
         }
         strbuf_puts(out, "]");
@@ -321,7 +322,7 @@ struct status result_row_body(const struct request *r, const struct request_rule
 static void add_dry_run(struct strbuf *out, const struct request *r,
                         const struct request_rules *rules)
 {
-    if (!rules->is_dry_run || r->error_code != NULL) return;
+    if (!rules->is_dry_run || r->error.code != NULL) return;
     strbuf_puts(out, ",\"dry_run\":\"not a result: no model ran, tokens and text are made up\"");
 }
 
@@ -332,7 +333,7 @@ static struct status add_openai(struct strbuf *out, const struct request *r,
     strbuf_printf(out, "{\"id\":\"batch_req_%016llx\",", id);
     add_key_string(out, "custom_id", r->custom_id.bytes, r->custom_id.n);
     add_dry_run(out, r, rules);
-    if (r->error_code != NULL) {
+    if (r->error.code != NULL) {
         strbuf_puts(out, ",\"response\":null,");
         result_row_add_error(out, r);
     } else {
@@ -355,7 +356,7 @@ struct status result_row_write(const struct request *r, const struct request_rul
     add_key_string(out, "custom_id", r->custom_id.bytes, r->custom_id.n);
     add_dry_run(out, r, rules);
     strbuf_puts(out, ",");
-    if (r->error_code != NULL) {
+    if (r->error.code != NULL) {
         result_row_add_error(out, r);
     } else if (r->ask->pool != POOL_NONE) {
         TRY(result_embed_plain(r, rules->embed, out));
@@ -364,7 +365,7 @@ struct status result_row_write(const struct request *r, const struct request_rul
     } else {
         add_generated(out, r);
     }
-    if (r->error_code == NULL && r->n_dropped > 0) {
+    if (r->error.code == NULL && r->n_dropped > 0) {
         strbuf_printf(out, ",\"dropped\":%llu", (unsigned long long)r->n_dropped);
     }
     strbuf_puts(out, "}\n");

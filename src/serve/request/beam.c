@@ -221,7 +221,7 @@ static size_t list_candidates(struct beam_search *b, struct request *const *prob
     for (int32_t i = 0; i < b->n_running; i++) {
         const struct request *p = probes[i];
         for (int32_t k = 0; k < p->ask->n_logprobs; k++) {
-            const struct plan_top *t = &p->tops[k];
+            const struct plan_top *t = &p->logprobs.tops[k];
             if (!may_end && is_end(b, t->id)) continue;
             b->candidates[n++] = (struct candidate){
                 .score = b->running[i].score + (double)t->logprob, .token = t->id, .from = i};

@@ -142,8 +142,8 @@ void request_destroy(struct request **request)
     struct request *r = *request;
     if (r == NULL) return;
     const int32_t n_prompts = r->ask != NULL ? r->ask->n_prompts : 0;
-    for (size_t i = 0; i < r->choices_capacity; i++) request_destroy(&r->choices[i]);
-    mem_free(&r->choices);
+    for (size_t i = 0; i < r->choices.capacity; i++) request_destroy(&r->choices.at[i]);
+    mem_free(&r->choices.at);
     ask_destroy(&r->ask, r->parent == NULL);
     mem_free(&r->custom_id.bytes);
     mem_free(&r->tokens);
@@ -155,20 +155,20 @@ void request_destroy(struct request **request)
     stop_destroy(&r->stop);
     strbuf_fini(&r->text);
     mem_free(&r->allowed);
-    mem_free(&r->scores);
-    mem_free(&r->prompt_tops);
-    mem_free(&r->hidden);
-    mem_free(&r->logprobs);
-    mem_free(&r->tops);
-    mem_free(&r->error_message);
+    mem_free(&r->logprobs.scores);
+    mem_free(&r->logprobs.prompt_tops);
+    mem_free(&r->hidden.runs);
+    mem_free(&r->logprobs.sampled);
+    mem_free(&r->logprobs.tops);
+    mem_free(&r->error.message);
     mem_free(request);
 }
 
 struct status request_fail(struct request *r, const char *code, const char *message)
 {
-    if (r->error_message != NULL) return status_ok();
-    r->error_code = code;
-    return mem_strndup(&r->error_message, message, strlen(message));
+    if (r->error.message != NULL) return status_ok();
+    r->error.code = code;
+    return mem_strndup(&r->error.message, message, strlen(message));
 }
 
 struct status request_rename(struct request *r, const char *name)
@@ -191,26 +191,28 @@ void request_run_last(struct request *r)
 struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops)
 {
     const size_t n = r->n_tokens - r->n_prompt, n_tops = (size_t)r->ask->n_tops;
-    if (n == r->logprobs_capacity) {
+    if (n == r->logprobs.capacity) {
         const size_t grown = n + n / 2 + 64;
-        TRY(mem_grow(&r->logprobs, n, grown, sizeof *r->logprobs, "log-probabilities"));
-        TRY(mem_grow(&r->tops, n * n_tops, grown * n_tops + 1, sizeof *r->tops,
+        TRY(mem_grow(&r->logprobs.sampled, n, grown, sizeof *r->logprobs.sampled,
                      "log-probabilities"));
-        r->logprobs_capacity = grown;
+        TRY(mem_grow(&r->logprobs.tops, n * n_tops, grown * n_tops + 1, sizeof *r->logprobs.tops,
+                     "log-probabilities"));
+        r->logprobs.capacity = grown;
     }
-    r->logprobs[n] = logprob;
-    if (n_tops > 0) memcpy(r->tops + n * n_tops, tops, n_tops * sizeof *tops);
+    r->logprobs.sampled[n] = logprob;
+    if (n_tops > 0) memcpy(r->logprobs.tops + n * n_tops, tops, n_tops * sizeof *tops);
     return status_ok();
 }
 
 struct status request_take_hidden(struct request *r, const struct request_rows *rows)
 {
-    if (r->n_hidden_runs == r->hidden_capacity) {
-        const size_t grown = r->hidden_capacity < 4 ? 4 : 2 * r->hidden_capacity;
-        TRY(mem_grow(&r->hidden, r->n_hidden_runs, grown, sizeof *r->hidden, "hidden rows"));
-        r->hidden_capacity = grown;
+    if (r->hidden.n_runs == r->hidden.capacity) {
+        const size_t grown = r->hidden.capacity < 4 ? 4 : 2 * r->hidden.capacity;
+        TRY(mem_grow(&r->hidden.runs, r->hidden.n_runs, grown, sizeof *r->hidden.runs,
+                     "hidden rows"));
+        r->hidden.capacity = grown;
     }
-    r->hidden[r->n_hidden_runs++] = *rows;
+    r->hidden.runs[r->hidden.n_runs++] = *rows;
     return status_ok();
 }
 
@@ -269,7 +271,7 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
 {
     const size_t row_bytes_per_token = 12; /* an id, its comma, some text */
     size_t n = sizeof *r + sizeof *r->ask + r->custom_id.n + r->ask->model.n + r->ask->tools.n;
-    if (r->error_code != NULL) return n + 512;
+    if (r->error.code != NULL) return n + 512;
     if (r->ask->pool != POOL_NONE) return n + embed_cost_bytes(r, rules);
     n += r->n_prompt * sizeof(int32_t) + prompts_bytes(r);
     n += r->n_prompt * logprob_bytes(r->ask->n_prompt_logprobs, r->ask->n_prompt_tops);
@@ -278,7 +280,7 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
     const size_t n_words_bytes = words_bytes(&r->ask->words);
     if (r->ask->guide != NULL || n_words_bytes > 0)
         n += (size_t)rules->vocab_size / 8 + n_words_bytes;
-    const size_t hidden_bytes = rules->saves_hidden ? 2 * sizeof *r->hidden : 0;
+    const size_t hidden_bytes = rules->saves_hidden ? 2 * sizeof *r->hidden.runs : 0;
     const size_t per_token = sizeof(int32_t) + row_bytes_per_token + hidden_bytes +
                              logprob_bytes(r->ask->n_logprobs, r->ask->n_tops);
     /* beam search has running hypotheses, ended ones, and probes */

@@ -239,6 +239,38 @@ struct request_rows {
     size_t from, n;        /* of the tokens [from, from + n) */
 };
 
+/* Log-probabilities, natural. Owned. */
+struct request_logprobs {
+    float *scores;     /* [n_prompt], with score and with n_prompt_tops; those before score_from
+                          are unused; NULL: not wanted */
+    size_t score_from; /* the first token with a score; above 0 if scores is set */
+    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_tops]; set and unused as `scores` is */
+    float *sampled;               /* [capacity] those of sampled tokens */
+    struct plan_top *tops;        /* [capacity, n_tops] the most likely tokens at sampled tokens */
+    size_t capacity;
+};
+
+/* Hidden rows that are saved. Owned. */
+struct request_hidden {
+    struct request_rows *runs; /* [n_runs], in the order of their tokens */
+    size_t n_runs, capacity;
+    size_t n_tokens; /* of the first n_tokens tokens the rows are stored, or are not wanted */
+};
+
+struct request_error {
+    const char *code; /* NULL: no error. A constant */
+    char *message;    /* owned */
+};
+
+/* The answers of a line with several of them. */
+struct request_choices {
+    struct request **at; /* [capacity], owned, each NULL until it is finished; the answers are the
+                            first n_choices. NULL: the line is its own only answer */
+    size_t capacity;
+    int32_t n_open;             /* answers that are not finished */
+    struct beam_search *search; /* owned by the lead (lead_choices.c); NULL: none */
+};
+
 /* A line and its answer so far, or one of a line's answers. */
 struct request {
     uint64_t line;                  /* number, from 1 */
@@ -269,40 +301,23 @@ struct request {
     uint16_t guide_state; /* state after the tokens, if the ask has a guide */
     uint32_t *allowed; /* [ceil(vocab_size / 32)] scratch of request_allows_none, which makes it */
 
-    /* log-probabilities, natural; owned */
-    float *scores;     /* [n_prompt], with score and with n_prompt_tops; those before score_from
-                          are unused; NULL: not wanted */
-    size_t score_from; /* the first token with a score; above 0 if scores is set */
-    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_tops]; set and unused as `scores` is */
-    float *logprobs;              /* [logprobs_capacity] log-probabilities of sampled tokens */
-    struct plan_top *tops;        /* [logprobs_capacity, n_tops] the most likely tokens at
-                                     sampled tokens */
-    size_t logprobs_capacity;
+    struct request_logprobs logprobs;
 
     /* the vector; owned */
     int64_t *pooled; /* [D] the sum of the rows pooled so far (plan/step_plan.h); NULL: none */
     size_t n_pooled; /* of the first n_pooled tokens the rows have been pooled, or are not wanted */
 
-    /* hidden rows that are saved; owned */
-    struct request_rows *hidden; /* [n_hidden_runs], in the order of their tokens */
-    size_t n_hidden_runs, hidden_capacity;
-    size_t n_hidden; /* of the first n_hidden tokens the rows are stored, or are not wanted */
+    struct request_hidden hidden;
 
     /* the state */
     enum request_finish finish;
-    const char *error_code;                 /* NULL: no error. A constant */
-    char *error_message;                    /* owned */
+    struct request_error error;
     uint64_t first_token_ns, last_token_ns; /* when these tokens were taken; 0: not yet */
     size_t n_resumed;   /* sampled tokens that came from the journal or the result cache */
     size_t n_saved;     /* sampled tokens that the journal already has; for a beam search, steps */
     uint64_t n_dropped; /* expert choices dropped by a capacity factor */
 
-    /* a line with several answers */
-    struct request **choices; /* [choices_capacity], owned, each NULL until it is finished; the
-                                 answers are the first n_choices. NULL: r is its own only answer */
-    size_t choices_capacity;
-    int32_t n_open;             /* answers that are not finished */
-    struct beam_search *search; /* owned by the lead (lead_choices.c); NULL: none */
+    struct request_choices choices;
 
     struct exchange *call; /* the server's call, borrowed; NULL: a line of a file, or an answer
                               (its parent has the call) */
@@ -319,7 +334,7 @@ struct request_ahead {
 };
 
 /* request_parse.c. Local. Makes the request of one line (n bytes, borrowed for the call). For a
- * line that cannot be served, makes a request with error_code and error_message set, and returns
+ * line that cannot be served, makes a request with its error set, and returns
  * OK. Owner of *out: the caller. Errors: STATUS_MEMORY. */
 struct status request_create(const struct request_rules *rules, uint64_t line_number,
                              const char *text, size_t n, struct request **out);

@@ -180,14 +180,14 @@ struct status request_take_token(struct request *r, const struct request_rules *
     bool is_done = false;
     if (!ended) TRY(feed_text(r, rules, token, false, &stopped));
     if (!ended) TRY(request_guide_take(r, token, &is_done));
-    if (stopped || is_done || r->error_code != NULL) {
+    if (stopped || is_done || r->error.code != NULL) {
         r->finish = REQUEST_STOP;
     } else if (r->n_tokens - r->n_prompt >= (size_t)r->ask->max_tokens ||
                r->n_tokens >= (size_t)rules->max_model_len) {
         r->finish = REQUEST_LENGTH;
     } else {
         TRY(check_left(r, rules, &is_done));
-        if (is_done || r->error_code != NULL) r->finish = REQUEST_STOP;
+        if (is_done || r->error.code != NULL) r->finish = REQUEST_STOP;
     }
     if (r->finish == REQUEST_UNFINISHED || (stopped && !ended)) return status_ok();
     bool ignored;

@@ -10,7 +10,7 @@
 static struct status copy_prompt(const struct request *r, struct request *c)
 {
     const int32_t n_tops = c->ask->n_prompt_tops;
-    const struct request_prompt only = {.end = r->n_prompt, .score_from = r->score_from};
+    const struct request_prompt only = {.end = r->n_prompt, .score_from = r->logprobs.score_from};
     const struct request_prompt *p = &only;
     size_t begin = 0;
     if (r->prompts != NULL) {
@@ -23,10 +23,11 @@ static struct status copy_prompt(const struct request *r, struct request *c)
     c->tokens_capacity = c->n_tokens = c->n_prompt = n;
     c->second_from = p->second_from;
     if (n_tops < 0) return status_ok();
-    c->score_from = p->score_from;
-    TRY(mem_alloc(&c->scores, n, sizeof *c->scores, "request scores"));
+    c->logprobs.score_from = p->score_from;
+    TRY(mem_alloc(&c->logprobs.scores, n, sizeof *c->logprobs.scores, "request scores"));
     if (n_tops == 0) return status_ok();
-    return mem_alloc(&c->prompt_tops, n * (size_t)n_tops, sizeof *c->prompt_tops, "request scores");
+    return mem_alloc(&c->logprobs.prompt_tops, n * (size_t)n_tops, sizeof *c->logprobs.prompt_tops,
+                     "request scores");
 }
 
 struct status request_create_variant(struct request *r, uint32_t choice,

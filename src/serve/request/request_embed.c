@@ -81,7 +81,7 @@ static struct status take_text(struct request_parser *p, const char *what,
                               TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL, &list);
     if (!status_failed(&st) && p->rules->embed->cuts_texts && list.n > most_tokens(p->rules))
         st = cut_text(p, &whole, most_tokens(p->rules), &list);
-    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    if (st.code == STATUS_REQUEST) p->r->error.code = "invalid_request";
     if (!status_failed(&st)) st = request_add_part(p, what, list.ids, list.n);
     token_list_fini(&list);
     strbuf_fini(&whole);

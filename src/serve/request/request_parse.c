@@ -19,7 +19,7 @@ struct status request_bad(struct request_parser *p, const char *code, const char
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    p->r->error_code = code;
+    p->r->error.code = code;
     return status_make(STATUS_REQUEST, "%s", text);
 }
 
@@ -242,13 +242,15 @@ static struct status read_values(struct request_parser *p, const struct js_node 
     TRY(request_read_tools(p, fields));
     TRY(is_formed ? request_read_form(p, fields) : request_read_prompt(p, fields));
     if (p->ask->n_prompt_tops < 0) return status_ok();
-    if (p->r->score_from == 0) p->r->score_from = 1;
+    if (p->r->logprobs.score_from == 0) p->r->logprobs.score_from = 1;
     if (p->ask->n_choices > 1) return status_ok(); /* each answer allocates its own scores */
     if (p->ask->n_prompt_tops > 0) {
         const size_t n_tops = p->r->n_prompt * (size_t)p->ask->n_prompt_tops;
-        TRY(mem_alloc(&p->r->prompt_tops, n_tops, sizeof *p->r->prompt_tops, "request scores"));
+        TRY(mem_alloc(&p->r->logprobs.prompt_tops, n_tops, sizeof *p->r->logprobs.prompt_tops,
+                      "request scores"));
     }
-    return mem_alloc(&p->r->scores, p->r->n_prompt, sizeof *p->r->scores, "request scores");
+    return mem_alloc(&p->r->logprobs.scores, p->r->n_prompt, sizeof *p->r->logprobs.scores,
+                     "request scores");
 }
 
 /* Reads "stream", and include_usage in "stream_options", which only a stream may have. */
@@ -313,7 +315,7 @@ static struct status parse_into(struct request_parser *p, const char *text, size
                                 struct request **out)
 {
     struct status st = request_parse_parse(p, text, n);
-    if (st.code == STATUS_REQUEST) st = request_fail(p->r, p->r->error_code, st.text);
+    if (st.code == STATUS_REQUEST) st = request_fail(p->r, p->r->error.code, st.text);
     *out = p->r;
     if (status_failed(&st)) request_destroy(out);
     return st;

@@ -26,7 +26,7 @@ struct request_parser {
     bool is_call; /* a call of the server, not a line */
 };
 
-/* All of these are Local. Errors: STATUS_REQUEST with r->error_code set (an error row),
+/* All of these are Local. Errors: STATUS_REQUEST with r->error.code set (an error row),
  * STATUS_MEMORY. */
 
 /* request_fields.c: refuses fields that would change the output and are not implemented, and in the

@@ -59,7 +59,7 @@ struct status request_encode(struct request_parser *p, const char *text, size_t 
 {
     const struct status st =
         tokenizer_encode(p->rules->tokenizer, text, n, flags | TOKENIZER_PARSE_SPECIAL, out);
-    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    if (st.code == STATUS_REQUEST) p->r->error.code = "invalid_request";
     return st;
 }
 
@@ -359,7 +359,7 @@ static struct status encode_messages(struct request_parser *p, const struct js_n
             p->ask->thoughts = thoughts_of(p, &text);
             st = chat_encode(p->rules->tokenizer, &text, &list);
         }
-        if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+        if (st.code == STATUS_REQUEST) p->r->error.code = "invalid_request";
         if (!status_failed(&st)) st = take_list(p, &list);
     }
     token_list_fini(&list);
@@ -439,7 +439,7 @@ static struct status encode_made(struct request_parser *p, const struct js_node 
     if (!status_failed(&st))
         st = tokenizer_encode_spans(p->rules->tokenizer, text.bytes, text.n, text.spans,
                                     text.n_spans, TOKENIZER_ADD_SPECIAL, &list);
-    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    if (st.code == STATUS_REQUEST) p->r->error.code = "invalid_request";
     if (!status_failed(&st)) st = take_list(p, &list);
     token_list_fini(&list);
     chat_text_fini(&text);

@@ -81,7 +81,7 @@ static struct status take_joined_pair(struct request_parser *p, const char *what
     texts[0].bytes = js_string(pair->query, &texts[0].n);
     texts[1].bytes = js_string(pair->document, &texts[1].n);
     struct status st = tokenizer_encode_joined(p->rules->tokenizer, texts, &list, &n_first);
-    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    if (st.code == STATUS_REQUEST) p->r->error.code = "invalid_request";
     if (!status_failed(&st)) st = request_add_part(p, what, list.ids, list.n);
     const bool has_types = p->rules->embed->rank.has_types && n_first < list.n;
     if (!status_failed(&st) && has_types && n_first == 0)
@@ -104,7 +104,7 @@ static struct status take_ranked_pair(struct request_parser *p, const char *what
     if (!status_failed(&st))
         st = tokenizer_encode_spans(p->rules->tokenizer, t.text.data, t.text.n, t.spans, t.n_spans,
                                     rank->adds_special ? TOKENIZER_ADD_SPECIAL : 0, &list);
-    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    if (st.code == STATUS_REQUEST) p->r->error.code = "invalid_request";
     if (!status_failed(&st)) st = request_add_part(p, what, list.ids, list.n);
     token_list_fini(&list);
     mem_free(&t.spans);

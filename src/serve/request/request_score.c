@@ -119,7 +119,7 @@ static struct status take_pair(struct request_parser *p, struct scored *s)
     const size_t n_all = s->before.n + s->after.n;
     p->r->n_cut = n_all > most ? n_all - most : 0;
     TRY(request_add_tokens(p, s->before.ids + p->r->n_cut, s->before.n - p->r->n_cut));
-    p->r->score_from = p->r->n_tokens;
+    p->r->logprobs.score_from = p->r->n_tokens;
     return request_add_tokens(p, s->after.ids, s->after.n);
 }
 
@@ -173,7 +173,7 @@ static struct status take_windows(struct request_parser *p, const struct scored 
         r->prompts[i].end = r->n_tokens;
         r->prompts[i].score_from = i == 0 ? 1 : begin - from;
     }
-    r->score_from = 1;
+    r->logprobs.score_from = 1;
     return status_ok();
 }
 

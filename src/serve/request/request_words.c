@@ -55,7 +55,7 @@ static struct status add_word(struct request_parser *p, const char *text, size_t
     if (!status_failed(&st)) {
         st = tokenizer_encode(p->rules->tokenizer, spaced, n + 1, TOKENIZER_PARSE_SPECIAL, &inner);
     }
-    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    if (st.code == STATUS_REQUEST) p->r->error.code = "invalid_request";
     if (!status_failed(&st) && plain.n > 0) st = add_tokens(p, &plain);
     const bool is_other = plain.n > 0 && inner.n == plain.n && inner.ids[0] != plain.ids[0];
     if (!status_failed(&st) && is_other) st = add_tokens(p, &inner);

@@ -260,7 +260,7 @@ static size_t n_in_one_chunk(const struct scheduler *s, const struct sequence *q
     const size_t n_least = PLAN_BLOCK_TOKENS; /* fewer rows are not worth a step of their own */
     const size_t n_left = q->r->n_tokens - q->n_computed;
     if (q->r->ask->n_prompt_tops < 0 || s->o.logits != NULL) return n_left;
-    const size_t first = q->r->score_from - 1;
+    const size_t first = q->r->logprobs.score_from - 1;
     return first >= q->n_computed + n_least ? first - q->n_computed : n_left;
 }
 

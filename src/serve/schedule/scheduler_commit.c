@@ -25,8 +25,8 @@ static void scheduler_commit_finish(struct scheduler *s, struct sequence *q)
     q->state = SEQUENCE_FINISHED;
     sequence_list_put(&s->finished, q, NULL);
     const size_t n_generated = q->r->n_tokens - q->r->n_prompt - q->r->n_resumed;
-    if (q->r->error_code == NULL) latency_add(&s->stats->e2e, clock_ns() - q->first_plan_ns);
-    if (n_generated > 1 && q->r->error_code == NULL) {
+    if (q->r->error.code == NULL) latency_add(&s->stats->e2e, clock_ns() - q->first_plan_ns);
+    if (n_generated > 1 && q->r->error.code == NULL) {
         latency_add(&s->stats->tpot,
                     (q->r->last_token_ns - q->r->first_token_ns) / (uint64_t)(n_generated - 1));
     }
@@ -100,7 +100,7 @@ static struct status take_scores(struct scheduler *s, struct sequence *q,
             (unsigned long long)q->r->line, n_expected, n_logits, seq->n_scores, seq->n_logits);
     }
     for (size_t i = 0; i < (size_t)n_expected && q->pos0 + 1 + i < q->r->n_prompt; i++) {
-        q->r->scores[q->pos0 + 1 + i] = c->result->scores[c->score + i];
+        q->r->logprobs.scores[q->pos0 + 1 + i] = c->result->scores[c->score + i];
     }
     if (n_logits > 0) {
         const float *rows = c->result->logits + c->logit_row * (size_t)c->result->vocab;
@@ -129,7 +129,7 @@ static struct status take_tops(const struct scheduler *s, struct sequence *q,
     const struct plan_top *tops = c->result->tops + c->top;
     for (size_t i = 0; i < (size_t)seq->n_scores && q->pos0 + 1 + i < q->r->n_prompt; i++) {
         if (n_each == 0) break;
-        memcpy(q->r->prompt_tops + (q->pos0 + 1 + i) * n_each, tops + i * n_each,
+        memcpy(q->r->logprobs.prompt_tops + (q->pos0 + 1 + i) * n_each, tops + i * n_each,
                n_each * sizeof *tops);
     }
     if (!samples || q->r->ask->n_tops < 0) return status_ok();
@@ -165,7 +165,7 @@ static struct status take_hidden(const struct scheduler *s, struct sequence *q,
                            (unsigned long long)q->r->line, n, seq->n_hidden);
     }
     if (n == 0) return status_ok();
-    q->r->n_hidden = rows.end;
+    q->r->hidden.n_tokens = rows.end;
     const char *bytes = c->result->hidden + c->hidden * row_bytes;
     return request_take_hidden(q->r,
                                &(struct request_rows){.at = c->stored_at + c->hidden * row_bytes,
@@ -205,7 +205,7 @@ static struct status take_result(struct scheduler *s, struct sequence *q,
         return status_make(STATUS_BUG, "line %llu: a token was sampled that was not asked for",
                            (unsigned long long)q->r->line);
     }
-    if (q->r->error_code != NULL || q->r->finish != REQUEST_UNFINISHED)
+    if (q->r->error.code != NULL || q->r->finish != REQUEST_UNFINISHED)
         scheduler_commit_finish(s, q);
     return status_ok();
 }

@@ -52,7 +52,8 @@ static bool gives_scores(const struct scheduler *s, const struct sequence *q, si
 {
     const struct request *r = q->r;
     if (s->o.logits != NULL) return true;
-    return r->ask->n_prompt_tops >= 0 && q->n_computed + 1 < r->n_prompt && end >= r->score_from;
+    return r->ask->n_prompt_tops >= 0 && q->n_computed + 1 < r->n_prompt &&
+           end >= r->logprobs.score_from;
 }
 
 /* Asks for the sum of the rows in [n_computed, end) that belong to the text's vector and have not

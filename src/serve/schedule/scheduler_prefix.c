@@ -51,7 +51,7 @@ size_t scheduler_prefix_sharable(const struct scheduler *s, const struct sequenc
     const struct request *r = q->r;
     const enum request_pool pool = r->ask->pool;
     if (pool == POOL_CLS || pool == POOL_MEAN) return 0;
-    const size_t first = (r->ask->n_prompt_tops >= 0 ? r->score_from : r->n_tokens) - 1;
+    const size_t first = (r->ask->n_prompt_tops >= 0 ? r->logprobs.score_from : r->n_tokens) - 1;
     const struct request_span stored = scheduler_hidden_rows(s, r, 0, r->n_tokens);
     const bool stores_first = stored.begin < stored.end && stored.begin < first;
     return (stores_first ? stored.begin : first) / block_tokens;

@@ -103,7 +103,7 @@ static inline struct request_span
 scheduler_hidden_rows(const struct scheduler *s, const struct request *r, size_t pos0, size_t end)
 {
     const struct request_span wanted = request_hidden_span(r, s->o.rules);
-    const size_t from = wanted.begin > r->n_hidden ? wanted.begin : r->n_hidden;
+    const size_t from = wanted.begin > r->hidden.n_tokens ? wanted.begin : r->hidden.n_tokens;
     return (struct request_span){.begin = from > pos0 ? from : pos0,
                                  .end = end < wanted.end ? end : wanted.end};
 }
