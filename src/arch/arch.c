@@ -171,48 +171,6 @@ static struct status derive_rope(struct arch_reading *r)
 /* Derives the sizes of latent attention. The cache holds one KV head per token: the latent, and the
  * rotated key that all heads share. The heads' own projections of keys and values are applied to
  * the query and to the output. */
-/* The published code of latent attention scales the scores by mscale_all_dim with every rule;
- * shoal does with yarn. */
-static struct status check_latent_scale(const struct arch_reading *r, const struct js_node *rope)
-{
-    const char *rule = js_string(js_get(rope, "rope_type"), NULL);
-    if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
-    if (rule == NULL || strcmp(rule, "default") == 0 || strcmp(rule, "yarn") == 0 ||
-        arch_field_is_off(js_get(rope, "mscale_all_dim")))
-        return status_ok();
-    return status_make(STATUS_INPUT,
-                       "%s: mscale_all_dim is not implemented with RoPE of type \"%s\"", r->what,
-                       rule);
-}
-
-static struct status derive_latent(struct arch_reading *r)
-{
-    struct arch *m = &r->m;
-    TRY(check_latent_scale(r, r->node.rope_parameters));
-    TRY(check_latent_scale(r, r->node.rope_scaling));
-    if (r->attention_bias) /* of the latents' linears and of o_proj in the published code */
-        return status_make(STATUS_INPUT, "%s: attention_bias is not implemented for %s", r->what,
-                           m->family->title);
-    if (m->attn.kv_lora % LANES != 0 || m->attn.rotary % LANES != 0 ||
-        m->attn.kv_lora + m->attn.rotary > 1024) {
-        return status_make(STATUS_INPUT,
-                           "%s: kv_lora_rank, qk_rope_head_dim: expected multiples of %d, together "
-                           "at most 1024, found %u and %u",
-                           r->what, LANES, m->attn.kv_lora, m->attn.rotary);
-    }
-    const bool whole = m->family->grows && m->attn.head_dim == r->query_own + m->attn.rotary;
-    if (m->attn.head_dim != 0 && m->attn.head_dim != m->attn.rotary && !whole) {
-        return status_make(STATUS_INPUT,
-                           "%s: head_dim: expected %u, as qk_rope_head_dim says, found %u", r->what,
-                           m->attn.rotary, m->attn.head_dim);
-    }
-    m->attn.query_dim = r->query_own + m->attn.rotary;
-    m->attn.head_dim = m->attn.kv_lora + m->attn.rotary;
-    m->attn.latent_norm_eps = 1e-6f; /* fixed in the published code, whatever rms_norm_eps says */
-    m->attn.n_kv_heads = 1;
-    return status_ok();
-}
-
 /* Sets the number of rotated elements of a head. A family with partial rotation must give a
  * fraction or a number, because implementations differ when both are missing (transformers then
  * rotates half of each head of GLM-4.5). */
@@ -250,7 +208,7 @@ enum { HEAD_DIM_MAX = 1024 }; /* also the bound of the field "head_dim" in arch_
 static struct status derive_heads(struct arch_reading *r)
 {
     struct arch *m = &r->m;
-    if (m->family->mla) return derive_latent(r);
+    if (m->family->mla) return arch_derive_latent(r);
     if (m->attn.n_kv_heads == 0) m->attn.n_kv_heads = m->attn.n_heads;
     if (m->attn.head_dim == 0) m->attn.head_dim = m->width / m->attn.n_heads;
     if (m->attn.head_dim > HEAD_DIM_MAX) {

@@ -87,6 +87,10 @@ struct status arch_fields_read(struct arch_reading *r);
 /* Local. Makes the error for a missing count. */
 struct status arch_field_missing(const struct arch_reading *r, const char *key);
 
+/* arch_latent.c. Local. For latent attention: derives the widths of its heads, and refuses fields
+ * that its published code reads in another way. Errors: STATUS_INPUT. */
+struct status arch_derive_latent(struct arch_reading *r);
+
 /* arch_special.c. Local. Derives the features of families like Gemma: GEGLU, softcaps, scales. */
 struct status arch_derive_gemma(struct arch_reading *r);
 
