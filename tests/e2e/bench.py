@@ -144,7 +144,7 @@ class BenchTest:
         print("in turns: three pairs of one rank and two, in both orders")
 
     def decoding(self, *flags, ranks=0):
-        """The steps that decode four sequences of four tokens, each with a KV block, and the messages."""
+        """The steps that decode four sequences of four tokens, each with a KV block; and stderr."""
         launcher = [TESTS / "mpirun.sh", str(ranks)] if ranks else []
         done = subprocess.run([*launcher, self.shoal.path, "bench", "--turns", "--quiet", "--model", DEMO, "--threads",
                                "1", "--max-model-len", "64", *flags], input="8 4 4\n", text=True, capture_output=True,
@@ -156,8 +156,7 @@ class BenchTest:
         """--concurrency makes room for the sequences of a turn; without it a warning says that some wait."""
         n_steps, said = self.decoding()
         expect(n_steps > 3 and "KV blocks for 1 full contexts" in said, f"{n_steps} steps: {said}")
-        two = ["--dp", "2", "--ep", "2"]
-        for ranks, flags in ((0, []), (2, two), (2, [*two, "--plain-exchange"])):
+        for ranks, flags in ((0, []), (2, ["--dp", "2", "--ep", "2", "--plain-exchange"])):
             n_steps, said = self.decoding("--concurrency", "4", *flags, ranks=ranks)
             expect(n_steps == 3 and "KV blocks for" not in said, f"{flags}: {n_steps} steps: {said}")
         print("turns: sequences that wait are announced; the plain exchange runs")
