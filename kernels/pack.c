@@ -1,4 +1,5 @@
-/* Packed weights: their size, packing them from row-major memory, reading one output's row back. */
+/* Packed weights: their layout and its check, their size, packing from row-major memory, unpacking
+ * the weights of one output. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"

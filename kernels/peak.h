@@ -1,7 +1,7 @@
-/* Measures the peaks of this machine: bytes read from memory, fused multiply-adds and int8 products
- * per second. Each has a loop that does nothing else, with the instructions that kernels use, so no
- * kernel can be faster. Caches and mixed work are not measured. Called by `shoal bench`, `shoal
- * diagnose`, bench_kernels and bench_quant. */
+/* Loops from which their callers measure the peaks of this machine: bytes read from memory, fused
+ * multiply-adds and int8 products per second. A loop does nothing else, with the instructions that
+ * kernels use, so no kernel can be faster. Caches and mixed work are not measured. Called by `shoal
+ * bench`, `shoal diagnose`, bench_kernels and bench_quant. */
 #ifndef SHOAL_KERNELS_PEAK_H
 #define SHOAL_KERNELS_PEAK_H
 

@@ -57,8 +57,9 @@ struct gemm_rows {
     size_t stride;  /* floats from row to row of scratch memory */
 };
 
-/* Runs shoal's own kernel over the inputs for which no algorithm passed: leaves from leaf0 on, or
- * all inputs. */
+/* Multiplies with shoal's own kernel what the library does not: with `leafy` the leaves (K-blocks)
+ * from leaf0 on, otherwise all inputs. Either no algorithm passed its trial (gemm_trials.c), or the
+ * library refused the shape. */
 static void run_own(struct device *d, const struct gemm_rows *r, bool leafy, uint32_t leaf0)
 {
     const struct packed *w = r->w;

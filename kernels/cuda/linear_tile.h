@@ -11,7 +11,7 @@
 struct linear_part {
     const struct packed *w;
     size_t row0;        /* first row in x and y */
-    uint32_t n_rows;    /* 1 to the `at_once` of linear_rows_of */
+    uint32_t n_rows;    /* of this block: at least 1, at most at_once (linear_rows_of) */
     uint32_t n, k0, k1; /* the output; its inputs [k0, k1) */
     uint32_t panel, column;
 };

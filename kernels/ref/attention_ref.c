@@ -63,7 +63,8 @@ REF_INLINE float weighted_value(enum dtype t, const struct tile *tile, const flo
     return o;
 }
 
-/* The factors of a fold: `a` for the old output, `b` for the tile's. */
+/* The factors by which a fold brings a row's sum and output (`a`) and those of the next tile (`b`)
+ * to their common maximum. */
 struct factors {
     float a, b;
 };

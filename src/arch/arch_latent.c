@@ -1,4 +1,5 @@
-/* Derives the heads of latent attention (DeepSeek-V2, 2024, arXiv 2405.04434, section 2.1). */
+/* Checks the config of multi-head latent attention (MLA; DeepSeek-V2, 2024, arXiv 2405.04434,
+ * section 2.1), and derives the sizes of its heads. */
 #include "arch/arch_private.h"
 #include "tensor/dims.h"
 

@@ -1,4 +1,4 @@
-/* Makes statuses and their sentences; maps codes to exit statuses and names. */
+/* Makes statuses with their messages; maps codes to exit statuses and names. */
 #include "base/status.h"
 
 #include <stdarg.h>

@@ -41,7 +41,7 @@ struct link_pipe {
 struct link_side {
     void *stream;
     void *computed;             /* event: the inputs of the sums have been computed */
-    void *done[GRID_SUM_LANES]; /* events: the sums of a lane are finished */
+    void *done[GRID_SUM_LANES]; /* [lane] event: the lane's latest sum is finished */
     void *last;                 /* the latest of `done`; NULL: the compute stream has waited for
                                    all of them */
 };

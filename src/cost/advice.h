@@ -1,5 +1,5 @@
 /* Advice after a run: rules over the run's measurements. Each piece of advice names the bottleneck,
- * one thing to change, and the expected speedup. Pure. */
+ * what to change or which command finds the cause, and the expected speedup. Pure. */
 #ifndef SHOAL_COST_ADVICE_H
 #define SHOAL_COST_ADVICE_H
 

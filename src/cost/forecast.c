@@ -100,8 +100,8 @@ double forecast_even_s(const struct cost_model *m, const struct forecast_load *l
     return s * load->answer / load->n_sequences;
 }
 
-/* Returns the time at which this fraction of the rows was done, between marks on a straight line.
- * The job begins with no row at 0 s. */
+/* Returns the time at which the fraction `part` of the rows was done, by linear interpolation
+ * between the marks. Before the first mark stands another one: no rows at 0 s. */
 static double time_at(const struct forecast_marks *m, double part)
 {
     double part0 = 0, s0 = 0;

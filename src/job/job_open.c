@@ -56,8 +56,8 @@ struct status job_check_options(struct job *j)
     return settle_capacity(j);
 }
 
-/* Returns the fraction in experts of the weights by which a row is multiplied, including the
- * head. */
+/* Of the weights that multiply one row, the head's included, returns the fraction that experts
+ * have. */
 static float experts_part(const struct arch *m)
 {
     const double all = (double)arch_token_params(m) + (double)m->width * m->vocab;

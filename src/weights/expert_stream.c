@@ -1,4 +1,5 @@
-/* A stream of experts as its caller sees it: blocks, needs and runs. */
+/* The caller's side of a stream of experts: begins blocks, hands out runs of needs whose experts
+ * are in memory, chooses each layer's home, starts and ends the stream. */
 #include "weights/expert_stream.h"
 
 #include "base/clock.h"

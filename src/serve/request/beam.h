@@ -48,7 +48,7 @@ size_t beam_n_steps(const struct beam_search *b);
 void beam_pack(const struct beam_search *b, struct strbuf *out);
 struct status beam_unpack(struct beam_search *b, const char *bytes, size_t n, bool *taken);
 
-/* Local. After the search, makes the answer of rank i (0: the best; i is below the request's
+/* Local. After the search, makes the answer in place i (0: the best; i is below the request's
  * n_choices) as a finished request. Stop strings end its text here; they do not guide the search.
  * Errors: STATUS_MEMORY. */
 struct status beam_make_answer(const struct beam_search *b, int32_t i, struct request **out);

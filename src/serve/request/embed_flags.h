@@ -1,5 +1,5 @@
-/* The flags of shoal embed, and of a server of vectors (options/flags.h explains the rows). A
- * line's own fields override --dimensions, --prompt-name and --encoding-format. */
+/* The flags of `shoal embed`, and of `shoal serve` for vectors; options/flags.h explains the tables
+ * of flags. Fields of a request override --dimensions, --prompt-name and --encoding-format. */
 #ifndef SHOAL_SERVE_REQUEST_EMBED_FLAGS_H
 #define SHOAL_SERVE_REQUEST_EMBED_FLAGS_H
 

@@ -127,7 +127,7 @@ void nfa_sequences(struct nfa *n, uint32_t from, const struct nfa_run *run, uint
 
 uint32_t nfa_chars(struct nfa *n, uint32_t from, const struct char_range *ranges, size_t n_ranges)
 {
-    /* ranges of code points whose UTF-8 has one length, without surrogates */
+    /* ranges of code points within which all have UTF-8 of the same length; no surrogates */
     static const struct char_range ALIKE[] = {
         {0, 0x7F}, {0x80, 0x7FF}, {0x800, 0xD7FF}, {0xE000, 0xFFFF}, {0x10000, 0x10FFFF}};
     const uint32_t to = nfa_state(n);
