@@ -168,9 +168,6 @@ static struct status derive_rope(struct arch_reading *r)
     return status_ok();
 }
 
-/* Derives the sizes of latent attention. The cache holds one KV head per token: the latent, and the
- * rotated key that all heads share. The heads' own projections of keys and values are applied to
- * the query and to the output. */
 /* Sets the number of rotated elements of a head. A family with partial rotation must give a
  * fraction or a number, because implementations differ when both are missing (transformers then
  * rotates half of each head of GLM-4.5). */

@@ -19,6 +19,8 @@ static struct status check_latent_scale(const struct arch_reading *r, const stru
                        rule);
 }
 
+/* The cache holds one KV head per token: the latent, and the rotated key that all heads share. The
+ * heads' own projections of keys and values are applied to the query and to the output. */
 struct status arch_derive_latent(struct arch_reading *r)
 {
     struct arch *m = &r->m;

@@ -10,18 +10,20 @@
 /* ModernBERT's thetas of layers without and with a window, where config.json does not say. */
 enum { ARCH_GLOBAL_THETA = 160000, ARCH_LOCAL_THETA = 10000 };
 
-/* Numbers that say which layers are of which kind; 0: absent, where nothing else is said. */
+/* Numbers that say which layers are of which kind. A field that is absent, or that the family does
+ * not read, leaves its default (arch_parse, or the field's row). */
 struct arch_pattern {
     uint32_t sparse_step;     /* one layer in sparse_step has experts */
     uint32_t n_dense_layers;  /* the first layers, which have no experts */
     uint32_t moe_every;       /* only layers 0, moe_every, 2 moe_every, ... have experts */
     uint32_t moe_last;        /* no layer beyond it has experts */
     uint32_t window_from;     /* the first layer with a window */
-    uint32_t full_every;      /* one layer in this many has attention, or has it without a window */
+    uint32_t full_every;      /* one layer in this many has attention, or has it without a window;
+                                 0: absent */
     uint32_t unrotated_every; /* without no_rope_layers: one layer in this many has no RoPE */
     uint32_t index_every, index_from; /* from layer index_from - 1 on, only one layer in index_every
                                          has an index of its own; index_every 0 or 1: all have */
-    uint32_t group_size; /* Ling 3: layers of a group, of which the last has attention */
+    uint32_t group_size; /* Ling 3: layers of a group, of which the last has attention; 0: absent */
 };
 
 /* Fields of config.json that are objects, lists, texts, or numbers whose absence means something;
@@ -160,9 +162,9 @@ struct status arch_derive_longrope(struct arch_reading *r);
 /* Local. Reads experts' fields that have other names, before the fields are checked. */
 struct status arch_derive_experts(struct arch_reading *r);
 
-/* arch_rope_fields.c. Local. Checks the rule and the names in a RoPE object, r->rope_scaling,
- * r->rope_parameters or r->local_rope, named `where` in sentences. arch_rope.c interprets the
- * values, when convert runs. Errors: STATUS_INPUT. */
+/* arch_rope_fields.c. Local. Checks the rule and the names in a RoPE object,
+ * r->node.rope_scaling, rope_parameters or local_rope, named `where` in sentences. arch_rope.c
+ * interprets the values, when convert runs. Errors: STATUS_INPUT. */
 struct status arch_rope_fields_check(const struct arch_reading *r, const struct js_node *rope,
                                      const char *where);
 

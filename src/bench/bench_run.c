@@ -366,7 +366,7 @@ static struct status run_cases(struct bench *b, struct bench_result *results)
  * end, and steps have fewer rows than the turn seems to have. */
 static void warn_of_waiting(const struct bench *b, const struct bench_case *c)
 {
-    const uint32_t room = (uint32_t)b->j->o->schedule.max_batch;
+    const uint32_t room = (uint32_t)b->j->o->schedule.max_batch * b->j->layout->dp;
     if (c->concurrency > room && b->j->o->run.kv_blocks == 0)
         log_line(LOG_WARN,
                  "turns: %u sequences, but KV blocks for %u full contexts; with --concurrency %u "

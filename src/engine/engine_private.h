@@ -63,7 +63,7 @@ struct engine_hidden {
     size_t received_capacity;
 };
 
-/* Hidden rows on their way from stage to stage. */
+/* Hidden rows and their counters on their way from stage to stage. */
 struct engine_pipe {
     void *hidden[N_HIDDEN]; /* in the memory of the stage's kernels */
     void *wire[N_HIDDEN]; /* copies in host memory, for messages; without a device the same pointers
@@ -87,7 +87,7 @@ struct engine {
     struct vocab_parallel *vocab; /* last stage */
 
     struct engine_pipe pipe;
-    uint64_t n_runs; /* steps run so far; selects the pipe's buffer */
+    uint64_t n_runs; /* steps run so far; selects the buffers of pipe, result and saved */
 
     struct step_plan plan;          /* followers: the plan being run */
     struct plan_message incoming;   /* plan or result received */
@@ -186,8 +186,8 @@ struct status engine_list_wants(struct engine *e, const struct batch *b, size_t 
  */
 void engine_list_guesses(struct engine *e, const struct batch *b, size_t n_wants);
 
-/* Last stage, first tp rank. Adds one result per sequence to e->result, from e->counters of the
- * rows and from e->got [n_wants]. Errors: STATUS_MEMORY. */
+/* Last stage, first tp rank. Adds one result per sequence to e->result.own, from e->pipe.counters
+ * of the rows and from e->got [n_wants]. Errors: STATUS_MEMORY. */
 struct status engine_write_result(struct engine *e, const struct batch *b, size_t n_wants);
 
 /* Last stage, first tp rank, after engine_write_result. Adds the sums of the rows that PLAN_POOL

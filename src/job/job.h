@@ -33,7 +33,7 @@ struct job_times {
     uint64_t metrics_ns;          /* when --metrics was last written; lead only */
 };
 
-/* The memory and the threads of this rank's kernels. */
+/* What this rank computes with: threads, kernels and device. */
 struct job_compute {
     struct team *team; /* the compute threads; NULL: the calling thread only */
     uint32_t n_threads;
@@ -45,8 +45,8 @@ struct job_compute {
 
 /* How experts are placed and stored. */
 struct job_experts {
-    int64_t *load;                /* [L, E] of --expert-load; NULL: none */
-    struct expert_places *places; /* of the layout, chosen by `load` */
+    int64_t *load;                /* [L, E] of --expert-load; owned; NULL: none */
+    struct expert_places *places; /* of the layout, chosen by `load`; owned */
     char *path; /* path of the packed copy of the streamed experts; owned; NULL: none */
 };
 
@@ -57,7 +57,7 @@ struct job_pools {
     uint32_t n_state_slots; /* 0: the model has no recurrent states */
 };
 
-/* The lead's files, and what the journal says of them. */
+/* The lead's files, and the journal's texts about the job. */
 struct job_files {
     struct input_files inputs;
     struct input_part part;

@@ -13,8 +13,8 @@
 struct status job_journal_path(const struct job_options *o, char **out);
 
 /* Local. Makes the folder of --journal if it is missing. *is_new: it was missing. Errors:
- * STATUS_IO.
- */
+ * STATUS_IO. A job that is refused removes its new folder if it is empty; another job that is about
+ * to use the folder may then fail with STATUS_IO. */
 struct status job_journal_folder(const struct job_options *o, bool *is_new);
 
 /* Local. Appends everything that changes a row's bytes, as "name=value" lines: the command, the

@@ -385,7 +385,7 @@ static struct status claim_outputs(struct job *j)
                                   : status_ok();
 }
 
-/* Sets j->save; a dry run saves nothing, because its answers are made up. */
+/* Sets j->files.save; a dry run saves nothing, because its answers are made up. */
 static void settle_saving(struct job *j)
 {
     const struct job_file_flags *f = &j->o->files;

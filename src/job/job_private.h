@@ -31,17 +31,17 @@ struct status job_vectors_write(const struct job *j);
 
 /* --- job_device.c: without --device cuda all but job_halves_from do nothing --- */
 
-/* **Collective (world)**. Called before the layout is chosen. Sets j->device_bytes: a rank's part
- * of its GPU's memory, the minimum over all ranks. Errors: device_locate's; STATUS_USAGE if the
- * GPU's kernels cannot run the model; STATUS_MEMORY. */
+/* **Collective (world)**. Called before the layout is chosen. Sets j->compute.device_bytes: a
+ * rank's part of its GPU's memory, the minimum over all ranks. Errors: device_locate's;
+ * STATUS_USAGE if the GPU's kernels cannot run the model; STATUS_MEMORY. */
 struct status job_measure_devices(struct job *j);
 
 /* Local. Binds this rank near its GPU. Call it before threads and large memory are made, because
  * those are placed where the rank runs. Errors: device_locate's; STATUS_MEMORY. */
 struct status job_place_by_device(struct job *j);
 
-/* Local. Opens this rank's GPU: sets j->device and j->kern.device. Errors: device_open's,
- * STATUS_MEMORY. */
+/* Local. Opens this rank's GPU: sets j->compute.device and j->compute.kern.device. Errors:
+ * device_open's, STATUS_MEMORY. */
 struct status job_open_device(struct job *j);
 
 /* **Collective (world)**. Connects the GPUs, and logs the GPU and its connections. Errors:
@@ -80,7 +80,7 @@ struct status job_check_tier(const struct job *j);
 struct status job_store_root(const struct job *j, uint64_t *root);
 
 /* **Collective (world)**, once the weights are loaded. Divides the remaining memory: chooses
- * j->n_kv_blocks, j->n_state_slots and j->n_tier_slots, the same on all ranks, so that every
+ * j->pools, the same on all ranks, so that every
  * replica can run the same requests, and gives the rest to the stream of experts. Errors:
  * STATUS_USAGE, STATUS_MEMORY. */
 struct status job_size_memory(struct job *j);

@@ -188,7 +188,7 @@ static void widen_heads(struct stage *s, const struct layer *layer, const float 
     widen_kv(s, layer, s->qkv.v_narrow, v_width, n_rows, s->qkv.v);
 }
 
-/* s->attended [T, H, elements of v] = s->o_wide without the padding of each head. */
+/* s->qkv.attended [T, H, elements of v] = s->qkv.o_wide without the padding of each head. */
 static void narrow_heads(struct stage *s, const struct layer *layer, size_t n_rows)
 {
     const size_t narrow = arch_value_dim_of(s->o.model, layer->has_window);
@@ -200,7 +200,7 @@ static void narrow_heads(struct stage *s, const struct layer *layer, size_t n_ro
                                                   .from_stride = s->o.model->attn.head_dim});
 }
 
-/* s->q [T, H, query_dim] = the queries of s->q_gated. */
+/* s->qkv.q [T, H, query_dim] = the queries of s->qkv.q_gated. */
 static void take_queries(struct stage *s, size_t n_rows)
 {
     const size_t n = s->o.model->attn.query_dim;
@@ -212,7 +212,7 @@ static void take_queries(struct stage *s, size_t n_rows)
                                                   .from_stride = 2 * n});
 }
 
-/* Multiplies each head of s->attended by the sigmoid of its gate. */
+/* Multiplies each head of s->qkv.attended by the sigmoid of its gate. */
 static void apply_gates(struct stage *s, size_t n_rows)
 {
     const size_t n = s->o.model->attn.query_dim, n_heads = s->attention.n_heads;
@@ -244,7 +244,7 @@ static void copy_keys(struct stage *s, const struct layer *layer, size_t n_rows)
                                                   .to = s->qkv.v_narrow});
 }
 
-/* s->attended = attention over the keys and values of each head, of the normed rows `in`. */
+/* s->qkv.attended = attention over the keys and values of each head, of the normed rows `in`. */
 static void attend_heads(struct stage *s, const struct layer *layer, const struct part *p,
                          struct act_rows *in)
 {
@@ -307,7 +307,7 @@ static const struct packed *first_mixer(const struct stage *s, const struct laye
     return !part_is_cut(p) || all_have ? first : NULL;
 }
 
-/* Returns the inputs of the output projection that this rank has computed into s->attended. */
+/* Returns the inputs of the output projection that this rank has computed into s->qkv.attended. */
 static struct inner_rows mixed_rows(const struct stage *s, const struct layer *layer, size_t n_rows)
 {
     const struct arch *m = s->o.model;

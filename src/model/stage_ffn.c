@@ -27,7 +27,7 @@ struct status stage_make_moe(struct stage *s)
     return moe_create(&o, &s->moe);
 }
 
-/* s->gate [n] = the activation of an FFN without a gate. */
+/* s->ffn.gate [n] = the activation of an FFN without a gate. */
 static void activate(struct stage *s, const struct ffn_weights *w, size_t n)
 {
     if (s->o.model->gate == GATE_RELU2)
@@ -44,7 +44,7 @@ static bool is_ungated(enum gate_kind gate)
 }
 
 /* Computes the FFN's intermediate activations for the rows `in`, and returns them as the input of
- * the down projection: in s->gate [T, F], or as quantized values alone. */
+ * the down projection: in s->ffn.gate [T, F], or as quantized values alone. */
 static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct act_rows *in,
                               const struct part *p)
 {
@@ -113,7 +113,7 @@ static void dense_block(struct stage *s, const struct layer *layer, struct act_r
 }
 
 /* Returns the output of the shared experts for the rows that this rank holds, in the part's rows of
- * s->shared; NULL: the model has none. */
+ * s->ffn.shared; NULL: the model has none. */
 static const float *shared_block(struct stage *s, const struct layer *layer, struct act_rows *in,
                                  struct part *p)
 {
@@ -209,7 +209,7 @@ static void norm_in_place(struct stage *s, const float *w, size_t n_rows, float 
                                               .y = x});
 }
 
-/* s->routed = the router's input. */
+/* s->ffn.routed = the router's input. */
 static void route_rows(struct stage *s, const struct layer *layer, struct part *p)
 {
     const size_t d = s->o.model->width;

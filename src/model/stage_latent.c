@@ -47,8 +47,8 @@ static void head_linears(struct stage *s, const struct packed *w, struct head_ro
     comm_poll(s->o.comm);
 }
 
-/* Computes s->q [T, H, query_dim], s->v [T, kv_lora], the normed latents, s->k_rope [T, rotary]
- * before rotation, and the heads' gates. */
+/* Computes s->qkv.q [T, H, query_dim], s->qkv.v [T, kv_lora], the normed latents, s->latent.k_rope
+ * [T, rotary] before rotation, and the heads' gates. */
 static void project(struct stage *s, const struct attention_weights *w, struct act_rows *in)
 {
     const struct latent_weights *latent = &w->latent;
@@ -123,8 +123,8 @@ static void rotate_tails(struct stage *s, const struct part *p)
     op_rope_tails(s->o.kern, &a);
 }
 
-/* s->k [T, Hd] = latent and key; s->q_wide [T, H, Hd] = q in the same space. The key and q's part
- * for it are rotated, unless the layer has no RoPE. */
+/* s->qkv.k [T, Hd] = latent and key; s->qkv.q_wide [T, H, Hd] = q in the same space. The key and
+ * q's part for it are rotated, unless the layer has no RoPE. */
 static void enter_latents(struct stage *s, const struct layer *layer, const struct part *p)
 {
     const size_t n_rows = p->hidden.n_rows;

@@ -16,8 +16,8 @@ static bool cuts_groups(const struct stage *s)
     return false;
 }
 
-/* Norms s->attended over the heads of each group. The rank that holds a head supplies its sum of
- * squares, and all ranks add the sums in the order of the heads. */
+/* Norms s->qkv.attended over the heads of each group. The rank that holds a head supplies its sum
+ * of squares, and all ranks add the sums in the order of the heads. */
 static void norm_groups(struct stage *s, const float *norm, size_t n_rows)
 {
     if (cuts_groups(s))
@@ -30,7 +30,7 @@ static void norm_groups(struct stage *s, const float *norm, size_t n_rows)
                                                   .out = s->qkv.attended});
 }
 
-/* Computes s->attended before the norm, on a rank that holds heads. */
+/* Computes s->qkv.attended before the norm, on a rank that holds heads. */
 static void scan_stage_rows(struct stage *s, const struct layer *layer, const struct part *p,
                             struct act_rows *in)
 {

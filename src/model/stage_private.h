@@ -122,7 +122,8 @@ struct kept_layers {
 struct row_sum;
 struct stage;
 
-/* **Collective (TP)**. Sets s->attended to the attention of a part's normed rows `in` in a layer.
+/* **Collective (TP)**. Sets s->qkv.attended to the attention of a part's normed rows `in` in a
+ * layer.
  */
 typedef void stage_attend(struct stage *s, const struct layer *layer, const struct part *p,
                           struct act_rows *in);
@@ -147,7 +148,7 @@ struct delta_work {
     float *mixed, *gates; /* work of op_delta or op_mamba */
 };
 
-/* Latent attention. The arrays of floats are in the workspace. */
+/* Latent attention. The arrays of floats are in the workspace, the others owned. */
 struct latent_work {
     float *q_low;                /* [T, q_lora] */
     float *k_rope;               /* [T, rotary] */
@@ -165,7 +166,7 @@ struct ffn_work {
     float *mix;       /* [T] the shared experts' gate */
 };
 
-/* The step's rotary factors. */
+/* The step's rotary factors: cos, sin and local in the workspace, q_scale owned. */
 struct rotation_work {
     float *cos, *sin; /* [T, rotary / 2] */
     struct local_rotation local;

@@ -1,5 +1,6 @@
 /* The MoE block of a layer, from the router to the residual stream. moe_create chooses the exchange
  * (exchange_*.c), which brings rows to their experts and results back. */
+#include "base/log.h"
 #include "base/mem.h"
 #include "collective/device_comm.h"
 #include "kernels/device.h"
@@ -120,6 +121,7 @@ struct status moe_create(const struct moe_options *o, struct moe **out)
     for (int i = 0; o->kern->device == NULL && i < MOE_LANES && !status_failed(&st); i++)
         st = comm_mail_open(o->comm, COMM_EP, i, &m->by_hosts[i].mail);
     m->exchange = choose_exchange(m);
+    log_line(LOG_DEBUG, "experts' rows are exchanged: %s", m->exchange->name);
     moe_choose_sums(m);
     if (!status_failed(&st)) st = make_lists(m);
     if (status_failed(&st)) moe_destroy(&m);

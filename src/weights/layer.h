@@ -79,7 +79,7 @@ struct moe_weights {
                                    same array, the linear before the activation */
     struct packed *down;        /* [n_experts] of [D, F] with K-blocks */
     float *gate_bias, *up_bias; /* [n_experts, F]; or NULL */
-    /* experts beside a dense FFN (struct arch, joins_experts); else NULL */
+    /* experts beside a dense FFN (struct arch_experts, joins); else NULL */
     float *shared_out_norm, *norm, *out_norm; /* [D] of the FFN's output, of the experts' input and
                                                  of their output */
     float *router_norm;                       /* [D] of the router's input */

@@ -156,9 +156,11 @@ class BenchTest:
         """--concurrency makes room for the sequences of a turn; without it a warning says that some wait."""
         n_steps, said = self.decoding()
         expect(n_steps > 3 and "KV blocks for 1 full contexts" in said, f"{n_steps} steps: {said}")
-        for ranks, flags in ((0, []), (2, ["--dp", "2", "--ep", "2", "--plain-exchange"])):
+        for ranks, flags, way in ((0, [], ""),
+                                  (2, ["--dp", "2", "--ep", "2", "--plain-exchange", "--log-level", "debug"],
+                                   "rows are exchanged: of rows")):
             n_steps, said = self.decoding("--concurrency", "4", *flags, ranks=ranks)
-            expect(n_steps == 3 and "KV blocks for" not in said, f"{flags}: {n_steps} steps: {said}")
+            expect(n_steps == 3 and "KV blocks for" not in said and way in said, f"{flags}: {n_steps} steps: {said}")
         print("turns: sequences that wait are announced; the plain exchange runs")
 
     def draw(self, path, n_cases):

@@ -44,7 +44,7 @@ if [ "$1" = generate ] && [ "${SLURM_ARRAY_TASK_ID:-2}" = 2 ] && ! [ -e "$output
         while kill -0 $$ && ! [ -e "$output.journal" ]; do
             sleep 0.02
         done 2>/dev/null
-        while kill -0 $$ 2>/dev/null; do
+        while kill -0 $$ 2>/dev/null && ! [ -e "$output.fast" ]; do
             kill -STOP $$
             now=$((10#${EPOCHREALTIME#*.}))
             sleep "0.$(printf %06d $((999999 - now)))"

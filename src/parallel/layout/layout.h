@@ -143,8 +143,8 @@ struct range layout_heads(const struct layout *l, uint32_t tp);
 /* Returns the kv heads that a rank's query heads [h0, h1) read: [floor(h0 / (H/G)), ceil(h1 /
  * (H/G))). Each rank that needs a kv head holds it. */
 struct range layout_kv_heads(const struct layout *l, uint32_t tp);
-/* The KV heads that a rank computes in layers without a window, if these have fewer (struct arch,
- * n_full_kv_heads); else none. */
+/* The KV heads that a rank computes in layers without a window, if these have fewer (struct
+ * arch_attention, n_full_kv_heads); else none. */
 struct range layout_full_kv_heads(const struct layout *l, uint32_t tp);
 struct range layout_ffn(const struct layout *l, uint32_t tp);
 struct range layout_vocab(const struct layout *l, uint32_t tp);

@@ -22,7 +22,6 @@
 struct lead;
 struct lead_port;
 
-/* Zero means the default if one is named. All pointers are borrowed and outlive the lead. */
 /* Draft tokens. */
 struct lead_drafts {
     struct drafting_cost cost;
@@ -42,6 +41,8 @@ struct lead_journal {
                                     written. NULL: none */
 };
 
+/* Zero means the default if one is named, in the parts too. All pointers are borrowed and outlive
+ * the lead. */
 struct lead_options {
     enum lead_mode mode;
     const struct lead_port *port; /* where requests come from; copied. NULL: the lines of a file;

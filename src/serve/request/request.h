@@ -334,8 +334,8 @@ struct request_ahead {
 };
 
 /* request_parse.c. Local. Makes the request of one line (n bytes, borrowed for the call). For a
- * line that cannot be served, makes a request with its error set, and returns
- * OK. Owner of *out: the caller. Errors: STATUS_MEMORY. */
+ * line that cannot be served, makes a request with its error set, and returns OK. Owner of *out:
+ * the caller. Errors: STATUS_MEMORY. */
 struct status request_create(const struct request_rules *rules, uint64_t line_number,
                              const char *text, size_t n, struct request **out);
 
