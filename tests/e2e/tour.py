@@ -19,7 +19,7 @@ from program import REPO, SKIPPED, Shoal, expect, fresh_folder, main_of, read_ro
 PAGE = REPO / "docs" / "tour.md"
 STOP = re.compile(r"^`([^`]+\.c)`: (`.*`)", re.MULTILINE)
 REQUEST = re.compile(r"^\{\"custom_id\".*\}$", re.MULTILINE)
-COMMAND = re.compile(r"^(\S+=\S+ )*mpirun -n (\d+) shoal (.*)$", re.MULTILINE)
+COMMAND = re.compile(r"^(\S+=\S+ )*mpirun -n (\d+) (?:\S+/)?shoal (.*)$", re.MULTILINE)
 LINE = 7  # the request's line
 N_LINES, N_TOKENS = 12, 8  # of the input; of the other lines' answers
 
