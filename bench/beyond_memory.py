@@ -135,7 +135,7 @@ def llama_rate(a, n_bytes, n_sequences):
     """Tokens per second of llama.cpp with the weights mapped, in a control group with this limit."""
     group = Group(n_bytes)
     argv = [a.python, pathlib.Path(__file__).parent / "peers/llama_turns.py", a.gguf, "--threads", a.threads, "--step-tokens",
-            a.rows]
+            a.rows, "--mapped"]
     since = time.perf_counter()
     done = subprocess.run([str(x) for x in argv], input=f"{a.prompt} {a.answer} {n_sequences}\n", stdout=subprocess.PIPE,
                           text=True, check=True, preexec_fn=group.enter)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """llama.cpp's side of a comparison: answers lines of stdin as `shoal bench --turns` does.
 
-usage: llama_turns.py MODEL.gguf --threads N [--step-tokens N]
+usage: llama_turns.py MODEL.gguf --threads N [--step-tokens N] [--mapped]
 
     PROMPT OUTPUT CONCURRENCY   one repetition; a line of JSON with seconds, tokens and steps of its prefill and of
                                 its decoding
@@ -9,7 +9,8 @@ usage: llama_turns.py MODEL.gguf --threads N [--step-tokens N]
     about                       version, commit, CPU features and parameters
 
 Prompts and answers are the synthetic tokens of shoal bench (bench_cost.c, bench_token). Calls llama_decode on
-batches and reads one logit of each row, nothing else: no sampling, no text. Needs llama-cpp-python.
+batches and reads one logit of each row, nothing else: no sampling, no text. Needs llama-cpp-python. --mapped: weights are
+used where the file is mapped, not repacked into memory of their own.
 """
 import argparse
 import ctypes
@@ -32,12 +33,13 @@ def token(i, position, vocab):
 
 
 class Peer:
-    def __init__(self, path, n_threads, step_tokens):
+    def __init__(self, path, n_threads, step_tokens, is_mapped):
         self.quiet = ll.llama_log_callback(lambda level, text, user: None)
         ll.llama_log_set(self.quiet, None)
         ll.llama_backend_init()
         params = ll.llama_model_default_params()
         params.n_gpu_layers = 0
+        params.use_extra_bufts = not is_mapped
         self.model = ll.llama_model_load_from_file(str(path).encode(), params)
         if not self.model:
             sys.exit(f"{path}: llama.cpp cannot load it")
@@ -132,8 +134,9 @@ def main():
     p.add_argument("model")
     p.add_argument("--threads", type=int, required=True)
     p.add_argument("--step-tokens", type=int, default=512, help="rows of one llama_decode, as of shoal's steps")
+    p.add_argument("--mapped", action="store_true")
     a = p.parse_args()
-    peer = Peer(a.model, a.threads, a.step_tokens)
+    peer = Peer(a.model, a.threads, a.step_tokens, a.mapped)
     for line in sys.stdin:
         words = line.split()
         if words[0] == "about":
