@@ -62,7 +62,8 @@ static struct status check_theta(const struct arch_reading *r)
     return is_given || !r->m.family->states_base ? status_ok() : no_theta(r);
 }
 
-/* What transformers uses for layers with a window if config.json has one rope_theta for all. */
+/* The theta that transformers gives layers with a window if config.json has one rope_theta for all.
+ */
 static const double LOCAL_THETA = 5e5;
 
 /* Finds the RoPE of layers with a window, which may differ: rope_parameters then holds an object
@@ -96,8 +97,7 @@ static struct status find_local_rope(struct arch_reading *r)
     r->node.rope_parameters = full;
     if (!js_number(js_get(full, "rope_theta"), &theta)) return no_theta(r);
     if (!js_number(js_get(r->node.local_rope, "rope_theta"), &theta)) return no_theta(r);
-    const char *rule = js_string(js_get(r->node.local_rope, "rope_type"), NULL);
-    if (rule == NULL) rule = js_string(js_get(r->node.local_rope, "type"), NULL);
+    const char *rule = arch_rope_rule(r->node.local_rope);
     if (rule != NULL && strcmp(rule, "default") != 0) {
         return status_make(
             STATUS_INPUT,

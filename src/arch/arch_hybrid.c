@@ -41,8 +41,7 @@ static struct status check_rope_parameters(const struct arch_reading *r)
     double parts[2];
     for (int i = 0; i < 2; i++) {
         const struct js_node *own = js_get(r->node.rope_parameters, kinds[i]);
-        const char *rule = js_string(js_get(own, "rope_type"), NULL);
-        if (rule == NULL) rule = js_string(js_get(own, "type"), NULL);
+        const char *rule = arch_rope_rule(own);
         if (rule != NULL && strcmp(rule, "default") != 0)
             return status_make(STATUS_INPUT,
                                "%s: rope_parameters.%s of type \"%s\" is not implemented for %s",

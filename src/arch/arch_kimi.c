@@ -199,8 +199,8 @@ static struct status take_groups(struct arch_reading *r)
     struct arch *m = &r->m;
     if (r->node.layer_types != NULL) return take_types(r, false);
     if (r->pattern.group_size == 0) return arch_field_missing(r, "layer_group_size");
-    if (m->n_layers % r->pattern.group_size !=
-        0) /* programs differ in the layers behind the last group */
+    /* programs differ in the layers behind the last group */
+    if (m->n_layers % r->pattern.group_size != 0)
         return status_make(STATUS_INPUT,
                            "%s: layer_group_size: expected a divisor of the %u layers, found %u",
                            r->what, m->n_layers, r->pattern.group_size);
@@ -233,8 +233,7 @@ static struct status check_ling_rope(const struct arch_reading *r)
     static const char key[] = "partial_rotary_factor";
     const struct js_node *rope =
         r->node.rope_parameters != NULL ? r->node.rope_parameters : r->node.rope_scaling;
-    const char *rule = js_string(js_get(rope, "rope_type"), NULL);
-    if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
+    const char *rule = arch_rope_rule(rope);
     double part = 1;
     js_number(js_get(r->root, key), &part);
     js_number(js_get(rope, key), &part);

@@ -9,8 +9,7 @@
  * shoal does with yarn. */
 static struct status check_latent_scale(const struct arch_reading *r, const struct js_node *rope)
 {
-    const char *rule = js_string(js_get(rope, "rope_type"), NULL);
-    if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
+    const char *rule = arch_rope_rule(rope);
     if (rule == NULL || strcmp(rule, "default") == 0 || strcmp(rule, "yarn") == 0 ||
         arch_field_is_off(js_get(rope, "mscale_all_dim")))
         return status_ok();

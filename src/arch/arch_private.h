@@ -162,6 +162,10 @@ struct status arch_derive_longrope(struct arch_reading *r);
 /* Local. Reads experts' fields that have other names, before the fields are checked. */
 struct status arch_derive_experts(struct arch_reading *r);
 
+/* arch_rope_fields.c. Local. Returns the rule of a RoPE object, such as "yarn", under either of its
+ * two names; NULL: it has none. Borrowed. */
+const char *arch_rope_rule(const struct js_node *rope);
+
 /* arch_rope_fields.c. Local. Checks the rule and the names in a RoPE object,
  * r->node.rope_scaling, rope_parameters or local_rope, named `where` in sentences. arch_rope.c
  * interprets the values, when convert runs. Errors: STATUS_INPUT. */

@@ -13,10 +13,15 @@ static bool listed(const char *name, const char *const *list, size_t n)
     return false;
 }
 
-static bool rule_is_long(const struct js_node *rope)
+const char *arch_rope_rule(const struct js_node *rope)
 {
     const char *rule = js_string(js_get(rope, "rope_type"), NULL);
-    if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
+    return rule != NULL ? rule : js_string(js_get(rope, "type"), NULL);
+}
+
+static bool rule_is_long(const struct js_node *rope)
+{
+    const char *rule = arch_rope_rule(rope);
     return rule != NULL && (strcmp(rule, "longrope") == 0 || strcmp(rule, "su") == 0);
 }
 
@@ -41,8 +46,7 @@ struct status arch_rope_fields_check(const struct arch_reading *r, const struct 
     static const char *const growth[] = {"llama_4_scaling_beta", "max_position_embeddings"};
     /* for images; without effect on text, whose positions are equal in all sections */
     static const char *const images[] = {"mrope_section", "mrope_interleaved"};
-    const char *rule = js_string(js_get(rope, "rope_type"), NULL);
-    if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
+    const char *rule = arch_rope_rule(rope);
     const bool is_part =
         r->m.family->typed_heads && rule != NULL && strcmp(rule, "proportional") == 0;
     const bool is_special =

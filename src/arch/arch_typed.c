@@ -51,7 +51,7 @@ static struct status check_rope(const struct arch_reading *r)
                            r->what);
     for (int i = 0; i < 2; i++) {
         const struct js_node *own = js_get(r->node.rope_parameters, kinds[i]);
-        const char *rule = js_string(js_get(own, "rope_type"), NULL);
+        const char *rule = arch_rope_rule(own);
         const bool is_part = i == 0 && rule != NULL && strcmp(rule, "proportional") == 0;
         double part = 1;
         if (js_type(own) == JS_NULL) continue; /* refused where it is read */

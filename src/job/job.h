@@ -33,7 +33,7 @@ struct job_times {
     uint64_t metrics_ns;          /* when --metrics was last written; lead only */
 };
 
-/* What this rank computes with: threads, kernels and device. */
+/* The threads, the kernels and the device of this rank. */
 struct job_compute {
     struct team *team; /* the compute threads; NULL: the calling thread only */
     uint32_t n_threads;

@@ -56,8 +56,7 @@ struct status job_check_options(struct job *j)
     return settle_capacity(j);
 }
 
-/* Of the weights that multiply one row, the head's included, returns the fraction that experts
- * have. */
+/* Returns experts' weights by all weights that multiply one row, the head's included. */
 static float experts_part(const struct arch *m)
 {
     const double all = (double)arch_token_params(m) + (double)m->width * m->vocab;

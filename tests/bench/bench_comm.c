@@ -145,7 +145,7 @@ static void print_op(struct bench *b, size_t op)
 /* --- a mail beside MPI_Alltoallv ----------------------------------------------------------------
  */
 
-/* What a host sends to another, in the part that one rank sends to one rank. */
+/* Messages between hosts of which each rank sends n_bytes to each rank of another host. */
 struct parts {
     struct comm_mail *mail;
     struct comm_mail_places at;
