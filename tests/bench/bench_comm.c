@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "parallel/comm/comm_mail.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,12 +213,31 @@ static void print_mail(struct bench *b, struct parts *p, size_t n_bytes)
     fflush(stdout);
 }
 
+/* Refuses hosts with unequal numbers of ranks, whose Alltoallv would have unequal counts, and
+ * numbers of bytes that an int cannot count. */
+static struct status check_sizes(const struct bench *b, const struct parts *p, int n, char **sizes)
+{
+    const size_t pairs = (size_t)(p->at.n_local * p->at.n_local);
+    for (int h = 0; h < p->at.n_hosts; h++) {
+        if (p->at.n_on[h] != p->at.n_local)
+            return status_make(STATUS_USAGE, "bench_comm: expected as many ranks on each host");
+    }
+    for (int i = 0; i < n; i++) {
+        const size_t n_bytes = strtoul(sizes[i], NULL, 10);
+        if (n_bytes < pairs || n_bytes / pairs > INT_MAX / (size_t)b->n_ranks)
+            return status_make(STATUS_USAGE, "bench_comm: %s: expected %zu to %zu bytes", sizes[i],
+                               pairs, INT_MAX / (size_t)b->n_ranks * pairs);
+    }
+    return status_ok();
+}
+
 static struct status print_mails(struct bench *b, int n_sizes, char **sizes)
 {
     struct parts p = {0};
     TRY(comm_mail_open(b->c, COMM_STAGE, 0, &p.mail));
     if (p.mail != NULL) p.at = comm_mail_places_of(p.mail);
     if (p.at.n_hosts < 2) return status_make(STATUS_USAGE, "bench_comm: BYTES need several hosts");
+    TRY(check_sizes(b, &p, n_sizes, sizes));
     if (b->rank == 0)
         printf("%d hosts of %d ranks\n%10s   %10s   %10s   rate of the mail by the other's\n",
                p.at.n_hosts, p.at.n_local, "bytes", "mail us", "Alltoallv");
