@@ -5,7 +5,7 @@ server, so its own work would be a part of what it measures.
 """
 import collections
 import json
-import selectors
+import select
 import socket
 import time
 
@@ -20,26 +20,27 @@ class Call:
         self.line, self.streams = line, streams
         self.text, self.n_tokens, self.finish, self.first_s, self.end_s = None, 0, None, None, None
         self.received, self.since, self.socket = bytearray(), 0, None
+        body = json.dumps({**line, **({"stream": True} if streams else {})}).encode()
+        self.request = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                        b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
-    def open(self, port, since):
-        more = {"stream": True} if self.streams else {}
-        body = json.dumps({**self.line, **more}).encode()
-        self.unsent = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                       b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        self.since = since
-        self.socket = socket.socket()
-        self.socket.setblocking(False)
+    def connect(self, port):
+        self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.connect_ex(("127.0.0.1", port))
 
-    def send(self):
-        """Returns whether all is sent."""
-        self.unsent = self.unsent[self.socket.send(self.unsent):]
-        return not self.unsent
+    def send(self, since):
+        self.since = since
+        self.socket.sendall(self.request)
+        self.socket.setblocking(False)
 
     def take(self):
         """Reads what has come. Returns whether the answer is at its end."""
-        bytes_ = self.socket.recv(PIECE)
+        try:
+            bytes_ = self.socket.recv(PIECE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            bytes_ = b""
         self.received += bytes_
         if self.first_s is None and (b"data: " in self.received if self.streams else bytes_):
             self.first_s = time.perf_counter() - self.since
@@ -95,49 +96,43 @@ def joined(body):
 
 class Client:
     def __init__(self, port):
-        self.port, self.selector, self.n_open = port, selectors.DefaultSelector(), 0
+        self.port, self.poll, self.open = port, select.epoll(), {}
 
     def begin(self, call, since):
-        call.open(self.port, since)
-        self.selector.register(call.socket, selectors.EVENT_WRITE, call)
-        self.n_open += 1
+        """Sends the call, on a connection that it may have already."""
+        try:
+            if not call.socket:
+                call.connect(self.port)
+            call.send(since)
+        except OSError:
+            return  # lost
+        self.open[call.socket.fileno()] = call
+        self.poll.register(call.socket, select.EPOLLIN)
 
     def look(self, wait_s):
-        """Moves bytes of the calls that are ready; waits at most wait_s seconds, None: for ever. Returns how many
-        calls ended."""
-        n_ended = 0
-        for key, events in self.selector.select(wait_s):
-            call, ends = key.data, True
-            try:
-                if events & selectors.EVENT_WRITE:
-                    ends = False
-                    if call.send():
-                        self.selector.modify(call.socket, selectors.EVENT_READ, call)
-                else:
-                    ends = call.take()
-            except BlockingIOError:
-                ends = False
-            except OSError:
-                ends = True
-            if ends:
-                self.selector.unregister(call.socket)
+        """Moves bytes of the calls that are ready; waits at most wait_s seconds, None: for ever."""
+        for fd, _ in self.poll.poll(wait_s):
+            call = self.open[fd]
+            if call.take():
+                del self.open[fd]
                 call.close()
-                n_ended += 1
-        self.n_open -= n_ended
-        return n_ended
 
     def run(self, calls, rate=0, most=0):
         """Runs all calls: `rate` a second at even times; or as many at a time as `most` says, the next one when one has
-        ended; or all at once. Returns the seconds that it took."""
+        ended; or all at once, on connections that stand before the clock starts. Returns the seconds that it took."""
+        if not rate and not most:
+            for call in calls:
+                call.connect(self.port)
         waiting, began = collections.deque(calls), time.perf_counter()
         n_begun = 0
-        while waiting or self.n_open:
+        while waiting or self.open:
             now = time.perf_counter()
-            while waiting and (now >= began + n_begun / rate if rate else not most or self.n_open < most):
+            while waiting and (now >= began + n_begun / rate if rate else not most or len(self.open) < most):
                 self.begin(waiting.popleft(), began + n_begun / rate if rate else now)
                 n_begun += 1
             due = began + n_begun / rate if rate and waiting else None
-            self.look(None if due is None else max(0, due - time.perf_counter()))
+            if self.open or due:
+                self.look(None if due is None else max(0, due - time.perf_counter()))
         seconds = time.perf_counter() - began
         for call in calls:
             call.read()
