@@ -10,7 +10,7 @@ enum {
     OUTS = 40,
     OUTS_PADDED = 48,
     INS = 83,
-    N = 45, /* length of the row ops: no multiple of any vector */
+    N = 45, /* elements of a row of the row ops: no multiple of any vector register's elements */
     HEAD_DIM = 32,
     BLOCKS = 2,
     QUANT_ROWS = 40, /* of linears with quantized weights */

@@ -14,8 +14,8 @@ ALWAYS_INLINE __m512i mxfp4_bytes(__m512i nibbles)
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), nibbles);
 }
 
-/* Unpacks one nibble of each byte: the low nibbles (half 0) are inputs 8i to 8i + 3, the high ones
- * (half 1) inputs 8i + 4 to 8i + 7. */
+/* Unpacks half of the nibbles of `both`, which holds inputs 8i to 8i + 7 of 16 outputs, into bytes:
+ * half 0 the low ones (inputs 8i to 8i + 3), half 1 the high ones (8i + 4 to 8i + 7). */
 ALWAYS_INLINE __m512i bytes_of(enum quant_source source, __m512i both, int half)
 {
     const __m512i low = _mm512_set1_epi8(15);

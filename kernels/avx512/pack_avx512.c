@@ -50,8 +50,9 @@ ALWAYS_INLINE __m512i recode(enum pack_words_kind kind, __m512i v)
 {
     if (kind == PACK_WORDS_PLAIN) return v;
     if (kind == PACK_WORDS_SIGNED) return _mm512_xor_si512(v, _mm512_set1_epi32((int)0x80808080u));
-    /* Bytes 0 and 1 hold inputs 0 to 3, bytes 2 and 3 inputs 4 to 7. Each byte is doubled here,
-     * for the low and the high nibbles of the new bytes. */
+    /* A word holds eight inputs: bytes 0 and 1 inputs 0 to 3, bytes 2 and 3 inputs 4 to 7. New byte
+     * j gets input j as its low nibble and input 4 + j as its high one. So the shuffles write each
+     * old byte twice: its two inputs go to neighbouring new bytes. */
     const __m512i first = _mm512_set4_epi32(0x0D0D0C0C, 0x09090808, 0x05050404, 0x01010000);
     const __m512i last = _mm512_set4_epi32(0x0F0F0E0E, 0x0B0B0A0A, 0x07070606, 0x03030202);
     const __m512i even = _mm512_set1_epi32(0x00FF00FF), low = _mm512_set1_epi32(0x0F0F0F0F);

@@ -1,5 +1,5 @@
-/* Quantized linears on tensor cores, for many rows; a warp computes 32 outputs of 64 rows, so each
- * weight is unpacked once. */
+/* Quantized linears on tensor cores, for many rows. A warp computes 32 outputs of all 64 rows of a
+ * block, so a block unpacks each of its weights once. */
 #include "kernels/cuda/launch.h"
 
 enum {

@@ -114,8 +114,8 @@ static uint64_t leaves_least(const struct arch_tensor *row)
     return row->is_expert ? LEAF_EXPERT_LEAST : LEAF_DENSE_LEAST;
 }
 
-/* Chooses smaller groups if the tensor is too short for enough leaves of whole larger groups and,
- * in o_proj, of whole heads. */
+/* Chooses smaller groups for a tensor that is too short to be cut into enough leaves of whole
+ * groups, and in o_proj of whole heads. */
 static void fit_groups(const struct arch *m, const struct weight_spec *s, struct quantize_choice *c)
 {
     if (!s->tensor->has_leaves) return;
@@ -187,7 +187,8 @@ done:
 
 /* ---- leaves ---- */
 
-/* Returns the group of which a tensor's leaves must be multiples; 0 for a plain tensor. */
+/* Returns the inputs of a kernel group, of which the length of the tensor's leaves (K-blocks) must
+ * be a multiple; 0: the tensor is not quantized. */
 static uint32_t quantize_plan_group_of(const struct ckpt_tensor *t, const struct quantize_choice *c)
 {
     const struct quant_format f = c->keep ? t->quant : c->format;
@@ -199,9 +200,9 @@ static bool quantize_plan_has_role(const struct quantize_choice *c, enum weight_
     return c->class != QUANTIZE_OTHER && c->role == role;
 }
 
-/* Returns the leaf length of a quantized tensor of n_cols columns. That of o_proj is chosen for
- * heads of value_dim, and then has as many heads where these are of another width; 0 if it cannot
- * be whole groups there. */
+/* Returns the leaf length of a quantized tensor of n_cols columns. For o_proj it is chosen for
+ * heads of value_dim elements; a layer with heads of another width gets leaves of the same number
+ * of heads. 0: such leaves would not be whole groups. */
 static uint32_t leaf_of_row(const struct arch *m, const struct arch_tensor *row, uint64_t n_cols,
                             uint32_t group)
 {

@@ -32,7 +32,7 @@ struct engine_options {
 struct engine_stats {
     uint64_t n_steps;
     uint64_t busy_ns; /* inside steps and plan broadcasts, waiting excluded */
-    uint64_t comm_ns; /* in the collectives of this time, part of busy_ns */
+    uint64_t comm_ns; /* the part of busy_ns inside collectives */
     uint64_t wait_ns; /* waiting for plans, hidden rows, results and sends: the pipeline's bubble */
     uint64_t plan_ns; /* on the lead's rank: reading, planning, committing; set by the job */
     uint64_t elapsed_ns; /* from the end of start-up to the end of the last step; set by the job */

@@ -119,7 +119,8 @@ struct status engine_send_hidden(struct engine *e, const struct batch *b, const 
     return status_ok();
 }
 
-/* Receives the rows [n] of a stage. */
+/* Receives the message of a stage from its rank `from` (the drawing above), and copies its layers
+ * of the n rows to out->hidden. */
 static struct status take_part(struct engine *e, int from, const struct hidden_part *part, size_t n,
                                struct step_result *out)
 {

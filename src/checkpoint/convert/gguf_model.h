@@ -40,8 +40,9 @@ struct status gguf_model_name(const struct gguf_model *m, const struct gguf_tens
 bool gguf_model_layer(const struct gguf_model *m, const char *name, int64_t *layer,
                       const char **suffix);
 
-/* Local. True for a tensor that becomes none by itself: one of a prediction layer, the values' half
- * of a latent's up-projection, or one whose values go into the config. */
+/* Local. True for a tensor of the file that has no Hugging Face tensor of its own: one of a
+ * prediction layer, an attn_v_b (gguf_latent.h joins it with its attn_k_b), or one whose values go
+ * into the config. */
 bool gguf_model_leaves_out(const struct gguf_model *m, const struct gguf_tensor *t);
 
 /* gguf_texts.c. Local. Append a text to `out` (initialised by the caller). Errors: STATUS_INPUT

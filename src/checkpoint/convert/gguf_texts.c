@@ -96,9 +96,10 @@ static void put_heads(const struct gguf_model *m, struct strbuf *out)
                       (double)m->rotary / (double)m->head_dim);
 }
 
-/* Appends the groups of latent attention's families. Files written before llama.cpp knew these keys
- * (2025) lack them, and it then routes without groups; the published models of these sizes are
- * DeepSeek-V2 and V3. */
+/* Appends the router's expert groups, for the families with latent attention. Files written before
+ * llama.cpp knew these keys (2025) lack them; llama.cpp then routes without groups. Here the number
+ * of experts tells the groups: the published models with 160 and 256 experts are DeepSeek-V2 and
+ * V3. */
 static struct status put_expert_groups(const struct gguf_model *m, struct strbuf *out)
 {
     static const char count[] = "deepseek2.expert_group_count";
@@ -125,7 +126,8 @@ static struct status put_expert_groups(const struct gguf_model *m, struct strbuf
 /* Appends the fields that follow from the model's sizes and tensors, not from a key. */
 static struct status put_derived(const struct gguf_model *m, struct strbuf *out)
 {
-    /* llama.cpp, too, knows the 27B models by their layers */
+    /* no key marks the 27B models, whose scale differs: like llama.cpp, knows them by their number
+     * of layers */
     const bool is_27b = m->n_layers == (m->arch == GGUF_GEMMA2 ? 46 : 62);
     if (m->arch == GGUF_GEMMA2 || m->arch == GGUF_GEMMA3)
         put_int(out, "query_pre_attn_scalar", is_27b ? m->width / m->n_heads : m->head_dim);
@@ -139,7 +141,7 @@ static struct status put_derived(const struct gguf_model *m, struct strbuf *out)
 struct status gguf_model_config(const struct gguf_model *m, struct strbuf *out)
 {
     const struct gguf_family *f = m->family;
-    const bool is_v2 = f->latent && !m->sigmoid; /* llama.cpp has one name for both */
+    const bool is_v2 = f->latent && !m->sigmoid; /* DeepSeek-V2 and V3 are both "deepseek2" */
     strbuf_printf(out, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n",
                   is_v2 ? "DeepseekV2ForCausalLM" : f->architecture,
                   is_v2 ? "deepseek_v2" : f->model_type);

@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-/* Writes a dealt layer's lists of places. The experts of a part stand by ascending id. */
+/* Writes the lists of places of a layer whose experts have been dealt to the parts (ranks of the
+ * expert-parallel axis). Within a part, places are in the order of the experts' ids. */
 static void take_places(const struct deal *d, struct expert_places *p, uint32_t layer)
 {
     const uint32_t n = p->n_experts;

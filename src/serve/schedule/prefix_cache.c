@@ -211,7 +211,7 @@ static enum prefix_list older_list(const struct prefix_cache *c)
 int32_t prefix_cache_evict(struct prefix_cache *c, int32_t *out)
 {
     int32_t n = 0;
-    while (n == 0) { /* evicting a node without blocks frees none, so goes on */
+    while (n == 0) { /* a node may have no blocks; then evicts the next one too */
         const enum prefix_list which = older_list(c);
         if (which == PREFIX_LISTS) return 0;
         const int32_t node = c->lists[which].oldest;

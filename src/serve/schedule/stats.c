@@ -1,4 +1,4 @@
-/* Prints the summary. */
+/* Prints the summary of a run (struct serve_summary) at its end. */
 #include "serve/schedule/stats.h"
 
 static void stats_print_latency(const struct latency *l, const char *name, const char *what,

@@ -70,9 +70,9 @@ struct chat_text {
     uint64_t n_steps; /* steps that the template took, even if it failed */
 };
 
-/* Local. Runs the template over an array of messages, all of whose strings count as a user's.
- * Errors: STATUS_REQUEST for messages, tools, documents or extra of the wrong shape, and those of
- * jinja_render; STATUS_MEMORY. */
+/* Local. Runs the template over an array of messages. Every string in them counts as text from a
+ * user (text_span.is_user). Errors: STATUS_REQUEST for messages, tools, documents or extra of the
+ * wrong shape, and those of jinja_render; STATUS_MEMORY. */
 struct status chat_render(const struct chat *c, const struct js_node *messages,
                           const struct chat_options *options, struct chat_text *out);
 void chat_text_fini(struct chat_text *t);
@@ -81,10 +81,10 @@ void chat_text_fini(struct chat_text *t);
  * user, the template's own text has the opening tag, and no closing tag behind it. */
 bool chat_text_begins_thoughts(const struct chat_text *t);
 
-/* Local. Runs the template over the members of an object, which all count as a user's. Each member
- * is a variable; `line` is the whole object, unless the object has a member of that name. A member
- * that is null counts as missing. date: as in chat_options. Errors: those of jinja_render, and a
- * missing member that is printed; STATUS_MEMORY. */
+/* Local. Runs the template over the members of an object, all of which count as text from a user.
+ * Each member is a variable; `line` is the whole object, unless the object has a member of that
+ * name. A member that is null counts as missing. date: as in chat_options. Errors: those of
+ * jinja_render, and for a template that prints a missing member; STATUS_MEMORY. */
 struct status chat_render_members(const struct chat *c, const struct js_node *object,
                                   const struct jinja_date *date, struct chat_text *out);
 

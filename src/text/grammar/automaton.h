@@ -106,8 +106,8 @@ struct dfa {
 };
 
 /* Local. Sets *out to an automaton that accepts the texts of the paths from start to accept. Owner
- * of *out: the caller. Errors: n's; STATUS_REQUEST when no text is accepted or the automaton is too
- * large; STATUS_MEMORY. */
+ * of *out: the caller. Errors: that of n (nfa_status); STATUS_REQUEST when no text is accepted or
+ * the automaton is too large; STATUS_MEMORY. */
 struct status dfa_create(struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out);
 
 /* Local. As dfa_create, but when no text is accepted, sets *out to NULL and returns OK. */
@@ -125,8 +125,9 @@ static inline uint16_t dfa_next(const struct dfa *d, uint16_t state, uint8_t byt
 /* Local. Returns the state after n bytes. */
 uint16_t dfa_run(const struct dfa *d, uint16_t state, const char *bytes, size_t n);
 
-/* Local. Adds paths from `from` to *end for the texts that both a and b accept. Errors: n's;
- * STATUS_REQUEST when a and b have more than DFA_PAIRS_MAX pairs of states; STATUS_MEMORY. */
+/* Local. Adds paths from `from` to *end for the texts that both a and b accept. Errors: that
+ * of n (nfa_status); STATUS_REQUEST when a and b have more than DFA_PAIRS_MAX pairs of states;
+ * STATUS_MEMORY. */
 struct status nfa_both(struct nfa *n, uint32_t from, const struct dfa *a, const struct dfa *b,
                        uint32_t *end);
 

@@ -15,7 +15,7 @@ struct regex_options {
 
 /* Local. Adds paths from `from` to *end for the texts that match the pattern [n_bytes]. Each
  * top-level alternative may begin with ^ and end with $. Errors: STATUS_REQUEST names the byte and
- * what is wrong there; n's. */
+ * what is wrong there; the error of n (nfa_status). */
 struct status regex_add(struct nfa *n, uint32_t from, const char *pattern, size_t n_bytes,
                         struct regex_options options, uint32_t *end);
 
