@@ -58,7 +58,8 @@ static const struct job_command commands[] = {
     [LEAD_RANK] = {"rank", "scores of documents for a query, or of texts", rank_text, IN_RANK},
 };
 
-/* Refuses flags that write or change something together with --audit, which only reads. */
+/* Refuses --audit, which compares rows with those of a finished file and writes nothing, together
+ * with flags that change that file, write others, compute no rows or give up equal bytes. */
 static struct status check_audit(const struct job_options *o)
 {
     const struct {

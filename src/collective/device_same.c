@@ -16,7 +16,7 @@ struct device_ways {
     struct device_algorithm algorithms[DEVICE_ALGORITHMS];
 };
 
-/* A kind of matrix product, and the first rank that has computed it. */
+/* The algorithm of the first rank that has chosen one for a kind of matrix product. */
 struct met {
     const struct device_algorithm *a;
     int rank;
@@ -70,8 +70,8 @@ static struct status compare_choice(const struct device_ways *all, struct met fi
                        all[first.rank].host, there);
 }
 
-/* Compares the choices for each kind. Stages have different layers, so a rank may lack kinds that
- * another rank has. */
+/* Compares the algorithms of the ranks for each kind of matrix product (a type, a number of inputs,
+ * batched or not). Stages have different layers, so a rank may lack kinds that another rank has. */
 static struct status compare_algorithms(const struct device_ways *all, int n_ranks,
                                         struct met *list)
 {

@@ -1,4 +1,4 @@
-/* Reads --adapter flags. */
+/* Reads --adapter flags, and the digests of the files that they name. */
 #include "job/job_adapters.h"
 
 #include "base/mem.h"
@@ -14,7 +14,8 @@ static bool is_adapter_name(const char *text, size_t n)
     return n > 0 && n <= ADAPTER_NAME_MAX && strspn(text, allowed) >= n;
 }
 
-/* Writes "NAME" and "FILE" of a flag to *at, which moves past them, and sets *file to them. */
+/* Copies the name and the path of a flag NAME=FILE to *at as two strings, which *file borrows, and
+ * moves *at past them. */
 static struct status read_flag(const char *flag, char **at, struct adapter_file *file)
 {
     const char *equals = strchr(flag, '=');
@@ -36,8 +37,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct adapter_file *)a)->name, ((const struct adapter_file *)b)->name);
 }
 
-/* Sets *out to the adapter as request lines may name it, and adds the bytes of the file's matrices
- * to *n_bytes. The adapter's key is a hash of the file's digest. */
+/* Sets *out to the name by which request lines choose the adapter, the file's digest, and a hash of
+ * the digest as its key. Adds the bytes of the file's matrices to *n_bytes. */
 static struct status read_digest(const struct adapter_file *file, struct request_adapter *out,
                                  uint64_t *n_bytes)
 {

@@ -66,7 +66,7 @@ void stage_add(struct stage *s, const struct block_output *out, struct act_rows 
         return;
     }
     const size_t d = s->o.model->width, n_rows = range_count(p->own), first = p->own.begin * d;
-    float *y = s->x + first; /* the block has already read x */
+    float *y = s->x + first; /* free for the sum: nothing reads the block's input x any more */
     s->row_sum->assign(s, out->w, in, s->x, p);
     stage_adapt_output(s, out, in, p, 1, s->x);
     if (out->bias != NULL) op_add_bias(s->o.kern, y, out->bias, n_rows, d);

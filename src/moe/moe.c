@@ -344,7 +344,8 @@ static struct pass *enter(struct moe *m, int lane)
     return &m->passes[lane];
 }
 
-/* True when no tp rank has a token, so that all of them may return at once. */
+/* True when all ranks of the exchange may return at once: it stays among the tp ranks of one host,
+ * and these have no token. In other exchanges ranks of other replicas may have tokens. */
 static bool is_empty(const struct moe *m, const struct pass *p)
 {
     return p->n_tokens == 0 && m->exchange->takes_slices;

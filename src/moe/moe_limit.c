@@ -21,7 +21,8 @@ void moe_limit_destroy(struct moe *m)
     mem_free(&m->limit.n_tokens);
 }
 
-/* Gathers [n, per_token] words of each source of the stage into [all tokens, per_token]. */
+/* Gathers the words [its tokens, per_token] of each rank of the stage into all [tokens of the
+ * microbatch, per_token]. */
 static void gather_stage(struct moe *m, const void *mine, size_t per_token, void *all)
 {
     const struct word_counts *words = &m->limit.words;

@@ -104,7 +104,7 @@ struct sharing {
 /* Numbers of tokens in the whole microbatch, for moe_limit.c; [dp * tp] each, owned. */
 struct limit {
     struct word_counts words;
-    int32_t *n_tokens; /* of each source of the stage */
+    int32_t *n_tokens; /* that each rank of the stage routes */
 };
 
 /* The block of tokens that this rank sends to a host. */

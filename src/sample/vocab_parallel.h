@@ -21,8 +21,8 @@ void vocab_parallel_destroy(struct vocab_parallel **v);
 
 /* **Collective (TP)**. Finds the results got [n_rows]. x [n_rows, D] (normed), equal on all tp
  * ranks; head: this rank's rows of the vocabulary. The logits of PLAN_LOGITS rows are appended to
- * `logits` on tp rank 0, in order. Adjusted logits affect draws only. Errors: STATUS_MEMORY, the
- * device's. */
+ * `logits` on tp rank 0, in order. vocab_want.adjust changes only what is drawn: log-probabilities
+ * and appended logits are those of the model. Errors: STATUS_MEMORY, the device's. */
 struct status vocab_parallel_run(struct vocab_parallel *v, const struct packed *head,
                                  const float *x, const struct vocab_want *wants, size_t n_rows,
                                  struct vocab_got *got, struct step_result *logits);
