@@ -1,5 +1,5 @@
-/* Gemma-4: heads whose width and number depend on the kind of the layer, and experts beside a dense
- * FFN. Called by arch.c. */
+/* Reads and checks the parts of a config that only Gemma-4 has: heads whose width and number depend
+ * on the kind of the layer, and experts beside a dense FFN. Called by arch.c. */
 #include "arch/arch_private.h"
 #include "tensor/dims.h"
 
@@ -22,7 +22,7 @@ static struct status check_unread(const struct arch_reading *r)
     return status_ok();
 }
 
-/* Refuses what only the smaller models have. */
+/* Refuses the features of the smaller models: embeddings per layer, shared keys and values. */
 static struct status check_small(const struct arch_reading *r)
 {
     static const char embeds[] = "hidden_size_per_layer_input", shares[] = "num_kv_shared_layers";
@@ -40,8 +40,8 @@ static struct status check_small(const struct arch_reading *r)
                        shares);
 }
 
-/* Checks the RoPE of both kinds of layers: plain or proportional, and a part of a head rotated by
- * the latter alone. */
+/* Checks the RoPE of both kinds of layers: plain, or with full attention also proportional, which
+ * alone may rotate only a part of a head. */
 static struct status check_rope(const struct arch_reading *r)
 {
     static const char *const kinds[] = {"full_attention", "sliding_attention"};

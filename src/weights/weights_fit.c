@@ -1,4 +1,4 @@
-/* Decides between memory and disk. */
+/* Decides whether all weights are in memory or experts stream from disk, and chooses the layout. */
 #include "weights/weights_fit.h"
 
 enum { STEP_MOST = 4096, STEP_LEAST = 64 };

@@ -48,8 +48,9 @@ static struct status put_factors(const struct gguf_model *m, const struct gguf_t
     return status_ok();
 }
 
-/* Appends latent attention's scale of the softmax. llama.cpp stores a tenth of mscale_all_dim, and
- * supports only models whose mscale is equal to it. */
+/* Appends YaRN's mscale and mscale_all_dim, from which latent attention's softmax scale follows.
+ * The key holds a tenth of mscale_all_dim; mscale has none, because llama.cpp supports only models
+ * in which both are equal. */
 static void put_mscale(const struct gguf_model *m, const char *prefix, struct strbuf *out)
 {
     double tenth;
@@ -83,7 +84,7 @@ struct status gguf_model_rope(const struct gguf_model *m, const char *prefix, st
     put_number(m, prefix, "original_context_length", "original_max_position_embeddings", out);
     put_number(m, prefix, "yarn_beta_fast", "beta_fast", out);
     put_number(m, prefix, "yarn_beta_slow", "beta_slow", out);
-    /* GGUF has no key for this value */
+    /* no key says that GPT-OSS does not round YaRN's limits to whole dimensions */
     if (m->arch == GGUF_GPT_OSS) strbuf_puts(out, ", \"truncate\": false");
     if (m->family->latent) put_mscale(m, prefix, out);
     strbuf_puts(out, "},\n");

@@ -9,8 +9,8 @@
 
 #include <stdint.h>
 
-/* Whether the thoughts of answers to chats are divided from their content. job_text.c settles
- * REASONING_AUTO. */
+/* Whether the thoughts (reasoning) of answers to chats are split off from their content. job_text.c
+ * replaces REASONING_AUTO by one of the others. */
 enum reasoning_parser { REASONING_NONE, REASONING_AUTO, REASONING_THINK };
 
 #define SAMPLING_FLAGS(FLAG)                                                                       \

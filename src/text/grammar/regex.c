@@ -187,7 +187,7 @@ static struct status read_escape(struct parser *p, struct set *s, bool *is_kind,
     return read_char(p, out);
 }
 
-/* Reads one part of a class: an escape for a set, a character or a range. */
+/* Reads one part of a class: an escape for several characters (\d), a character or a range. */
 static struct status regex_read_part(struct parser *p, struct set *s)
 {
     uint32_t first, last;
