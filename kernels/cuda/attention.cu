@@ -98,8 +98,8 @@ BLOCK_INLINE float attention_max(const struct attention_part *p, uint32_t r)
     return m;
 }
 
-/* Computes, for every row that sees some slot of the tile, the weights e and the 16 lanes of the
- * tile's maximum and sum. */
+/* Computes, for each row and the slots of the tile that it sees, the weights e = exp(score - the
+ * row's maximum in the tile), and that maximum and the sum of the weights in 16 lanes. */
 BLOCK_INLINE void attention_weights(const struct attention_part *p)
 {
     FOR_THREADS(t)

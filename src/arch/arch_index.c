@@ -1,5 +1,6 @@
-/* Checks the index of sparse attention, bounds its choice, and finds the layers that reuse the
- * positions of the layer before them. Called by arch.c. */
+/* Checks the sizes of sparse attention's index (indexer), limits the number of positions that it
+ * chooses to the context, and finds the layers that reuse the positions of the layer before them.
+ * Called by arch.c. */
 #include "arch/arch_private.h"
 #include "tensor/dims.h"
 
@@ -86,7 +87,7 @@ struct status arch_derive_index(struct arch_reading *r)
 {
     struct arch_index *index = &r->m.index;
     index->pairs = r->m.family->index_pairs;
-    /* no row sees more positions, so a larger choice would only take memory */
+    /* no row sees more positions, so a larger n_chosen would only take memory */
     if (index->n_chosen > r->m.context) index->n_chosen = r->m.context;
     TRY(check_index_sizes(r));
     TRY(check_list(r, r->node.layer_types, "layer_types", "indexed_attention"));

@@ -126,7 +126,7 @@ static void run_strip_accents(struct work *w)
     normalizer_copy(w, kept_from, w->in->n);
 }
 
-/* Appends the character at [at, end) as the step changes it. */
+/* Appends the character at [at, end) as this step of BERT's normalizer changes it. */
 static void put_bert(struct work *w, enum normalizer_kind kind, size_t at, size_t end)
 {
     size_t step;
@@ -183,9 +183,9 @@ static bool put_precompiled(struct work *w, const struct precompiled *p, size_t 
     return true;
 }
 
-/* If a beginning of a short grapheme cluster has a replacement, replaces the whole cluster by it;
- * otherwise replaces each character by itself. (As the published code does, the rest of such a
- * cluster is lost.) */
+/* If a short grapheme cluster, or a beginning of it, has a replacement, replaces the whole cluster:
+ * as in the published code, the rest of the cluster is lost. Otherwise looks up each of its
+ * characters on its own. */
 static void run_precompiled(struct work *w, const struct precompiled *p)
 {
     for (size_t at = 0, end; at < w->in->n; at = end) {
