@@ -20,8 +20,9 @@ struct job_embed {
     char *pair_template;      /* owned; the text of --pair-template; NULL: none */
 };
 
-/* Local. Errors: STATUS_INPUT names a setting of the checkpoint that is not implemented;
- * STATUS_USAGE names a flag that does not fit it; STATUS_MEMORY. */
+/* Local. Makes the rules of vectors from the flags and, where no flag is given, from the
+ * checkpoint. Errors: STATUS_INPUT names a setting of the checkpoint that is not implemented;
+ * STATUS_USAGE names a flag that does not fit the checkpoint; STATUS_MEMORY. */
 struct status job_embed_init(struct job_embed *e, const struct embed_flags *flags,
                              const struct ckpt *c, const struct arch *m);
 

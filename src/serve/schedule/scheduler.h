@@ -93,7 +93,8 @@ void scheduler_destroy(struct scheduler **s);
  * STATUS_MEMORY; r is then destroyed. */
 struct status scheduler_submit(struct scheduler *s, struct request *r);
 
-/* Local. True while more waiting requests would be useful; true for an empty scheduler. */
+/* Local. True while the requests that wait are fewer than those that run plus 64: enough for the
+ * next steps. */
 bool scheduler_wants_more(const struct scheduler *s);
 
 /* Local. True when no request waits, runs or is in flight. */

@@ -13,10 +13,11 @@
 enum {
     TRIED_PART = 16, /* one in this many blocks that are not worth moving is moved all the same,
                         to measure the rate */
-    READS_ON_WAY_MOST = 8192 /* with more reads under way, a replica orders none */
+    READS_ON_WAY_MOST = 8192 /* with more reads than this under way, a replica orders none */
 };
 
-/* Returns the seconds for moving one block of each table at `rate`; 0: not measured yet. */
+/* Returns the seconds for moving one block of each table at `rate`, in blocks per 1,000 s; 0: not
+ * measured yet. */
 static double move_s(const struct scheduler *s, uint64_t rate)
 {
     return rate == 0 ? 0 : 1e3 * plan_tables_count(&s->o.tables) / (double)rate;
