@@ -1,5 +1,6 @@
-/* MiMo-V2: KV heads that depend on the layer, and the fields of the published file, which says with
- * fields of its own what transformers derives. Called by arch.c. */
+/* Reads and checks the parts of a config that only MiMo-V2 has: twice as many KV heads in layers
+ * with a window, and fields of the published file for values that transformers derives, which must
+ * agree with these. Called by arch.c. */
 #include "arch/arch_private.h"
 
 #include <string.h>

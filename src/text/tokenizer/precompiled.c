@@ -17,7 +17,8 @@ static uint32_t read_u32(const char *at)
     return b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
-/* Sets the trie and the texts, which must be well-formed: their parts become tokens. */
+/* Sets the trie and the texts. The texts must be well-formed UTF-8, because they replace characters
+ * of the text to be tokenized. */
 static struct status take_parts(struct precompiled *p, const char *where)
 {
     const size_t head = sizeof(uint32_t);
