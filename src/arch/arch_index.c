@@ -47,10 +47,10 @@ static const char *sharing_field(const struct arch_reading *r)
 static struct status layer_shares(const struct arch_reading *r, uint32_t l, bool *shares)
 {
     const char *pattern = js_string(r->node.index_pattern, NULL);
-    const char letter[2] = {pattern != NULL ? pattern[l] : '\0', '\0'};
     const struct js_node *list =
         r->node.indexer_types != NULL ? r->node.indexer_types : r->node.index_pattern;
     const bool by_letter = r->node.indexer_types == NULL && pattern != NULL;
+    const char letter[2] = {by_letter ? pattern[l] : '\0', '\0'};
     const char *type = by_letter ? letter : js_string(js_at(list, l), NULL);
     if (list == NULL) {
         const uint32_t beyond = l + 1 > r->pattern.index_from ? l + 1 - r->pattern.index_from : 0;

@@ -31,8 +31,8 @@ static void add_end_ids(struct job_text *t, const struct js_node *node)
     }
 }
 
-/* Whether the user did not give a flag. given NULL: there are no flags. */
-static bool is_open_tag(const struct flags_given *given, const char *flag)
+/* given NULL: there are no flags. */
+static bool is_default(const struct flags_given *given, const char *flag)
 {
     return given == NULL || !flags_is_given(given, flag);
 }
@@ -50,11 +50,11 @@ static void take_values(struct request_defaults *d, const struct js_node *root,
                    {"repetition_penalty", "repetition-penalty", &d->repetition_penalty}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         double value;
-        if (!is_open_tag(given, numbers[i].flag)) continue;
+        if (!is_default(given, numbers[i].flag)) continue;
         if (js_number(js_get(root, numbers[i].key), &value)) *numbers[i].value = value;
     }
     int64_t top_k;
-    if (is_open_tag(given, "top-k") && js_int(js_get(root, "top_k"), &top_k)) d->top_k = top_k;
+    if (is_default(given, "top-k") && js_int(js_get(root, "top_k"), &top_k)) d->top_k = top_k;
 }
 
 static struct status read_generation_config(struct job_text *t, const struct ckpt *c,
