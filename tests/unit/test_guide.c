@@ -316,6 +316,37 @@ static void empty_fields_ask_for_nothing(void)
     tokenizer_destroy(&t);
 }
 
+/* A value of another type is refused, not ignored or taken for true, and the error names both
+ * members that exclude each other. */
+static void values_of_other_types_are_named(void)
+{
+    static const char *const cases[][2] = {
+        {"\"guided_json_object\":\"yes\"",
+         "guided_json_object: expected a boolean, found a string"},
+        {"\"guided_json_object\":1", "guided_json_object: expected a boolean, found an integer"},
+        {"\"structured_outputs\":{\"json_object\":0}",
+         "structured_outputs.json_object: expected a boolean, found an integer"},
+        {"\"structured_outputs\":\"json\"",
+         "structured_outputs: expected an object, found a string"},
+        {"\"structured_outputs\":[1]", "structured_outputs: expected an object, found a list"},
+        {"\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"b\"]}",
+         "structured_outputs.choice: expected one of these, found structured_outputs.regex too"},
+    };
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request_rules rules = util_request_rules(t);
+    CU_ASSERT_EQUAL(guides_create(t, rules.vocab_size, &rules.guides).code, STATUS_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "{\"prompt\":\"a\",%s}", cases[i][0]);
+        struct request *r = util_request_parse(&rules, line);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(r->error.message);
+        CU_ASSERT_STRING_EQUAL(r->error.message, cases[i][1]);
+        request_destroy(&r);
+    }
+    guides_destroy(&rules.guides);
+    tokenizer_destroy(&t);
+}
+
 /* The automaton has more states than masks are kept for. A mask that is computed again must be the
  * same. */
 static void masks_are_made_again(void)
@@ -388,6 +419,7 @@ void suite_guide(CU_pSuite suite)
     CU_ADD_TEST(suite, every_decoder_gives_the_form);
     CU_ADD_TEST(suite, equal_specs_share_a_guide);
     CU_ADD_TEST(suite, empty_fields_ask_for_nothing);
+    CU_ADD_TEST(suite, values_of_other_types_are_named);
     CU_ADD_TEST(suite, masks_are_made_again);
     CU_ADD_TEST(suite, failing_allocations_are_statuses);
 }

@@ -63,27 +63,43 @@ static struct status ask_format(struct request_parser *p, const struct js_node *
     return ask(p, a, "response_format", GUIDE_SCHEMA, schema);
 }
 
+/* Reads a field of its own, or a member of structured_outputs. Any JSON object is asked for by a
+ * boolean. */
+static struct status ask_field(struct request_parser *p, struct asked *a, const char *name,
+                               enum guide_kind kind, const struct js_node *node)
+{
+    bool flag;
+    if (kind == GUIDE_OBJECT && !request_guide_is_empty(node) && !js_bool(node, &flag))
+        return request_bad(p, "invalid_request", "%s: expected a boolean, found %s", name,
+                           request_type_name(node));
+    return ask(p, a, name, kind, node);
+}
+
 static struct status ask_all(struct request_parser *p, const struct js_node *fields,
                              struct asked *a)
 {
     static const struct {
-        const char *plain, *structured;
+        const char *plain, *structured, *key;
         enum guide_kind kind;
-    } names[] = {{"guided_regex", "regex", GUIDE_REGEX},
-                 {"guided_choice", "choice", GUIDE_CHOICE},
-                 {"guided_json", "json", GUIDE_SCHEMA},
-                 {"guided_json_object", "json_object", GUIDE_OBJECT}};
+    } names[] = {
+        {"guided_regex", "structured_outputs.regex", "regex", GUIDE_REGEX},
+        {"guided_choice", "structured_outputs.choice", "choice", GUIDE_CHOICE},
+        {"guided_json", "structured_outputs.json", "json", GUIDE_SCHEMA},
+        {"guided_json_object", "structured_outputs.json_object", "json_object", GUIDE_OBJECT}};
     const struct js_node *structured = js_get(fields, "structured_outputs"), *value;
     const void *it = NULL;
     const char *key;
     TRY(ask_format(p, fields, a));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        TRY(ask(p, a, names[i].plain, names[i].kind, js_get(fields, names[i].plain)));
+        TRY(ask_field(p, a, names[i].plain, names[i].kind, js_get(fields, names[i].plain)));
+    if (js_type(structured) != JS_OBJECT && !request_guide_is_empty(structured))
+        return request_bad(p, "invalid_request", "structured_outputs: expected an object, found %s",
+                           request_type_name(structured));
     while (js_next(structured, &it, &key, &value)) {
         size_t i = 0;
-        while (i < sizeof names / sizeof *names && strcmp(names[i].structured, key) != 0) i++;
+        while (i < sizeof names / sizeof *names && strcmp(names[i].key, key) != 0) i++;
         if (i < sizeof names / sizeof *names)
-            TRY(ask(p, a, "structured_outputs", names[i].kind, value));
+            TRY(ask_field(p, a, names[i].structured, names[i].kind, value));
         else if (!request_guide_is_empty(value))
             return request_bad(p, "unsupported",
                                "structured_outputs: expected regex, choice, json or json_object, "
