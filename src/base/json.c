@@ -53,6 +53,8 @@ static struct status json_parse(const char *text, size_t n, const char *what, st
     }
     if (root == NULL) {
         *has_large_number = json_error_code(&error) == json_error_numeric_overflow;
+        if (memchr(text, '\n', n) == NULL) /* a line of a file has a number of its own there */
+            return status_make(STATUS_INPUT, "%s: column %d: %s", what, error.column, error.text);
         return status_make(STATUS_INPUT, "%s: line %d, column %d: %s", what, error.line,
                            error.column, error.text);
     }

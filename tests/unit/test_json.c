@@ -58,9 +58,23 @@ static void malformed_numbers_stay_errors(void)
     }
 }
 
+/* A line of JSON has a number of its own in its file, which is not the 1 of its text. */
+static void only_texts_of_lines_have_line_numbers(void)
+{
+    struct js_doc *doc = NULL;
+    struct status st = parse("{\"a\":x}", &doc);
+    CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, ": column 6: "));
+    CU_ASSERT_PTR_NULL(strstr(st.text, "line 1"));
+    st = parse("{\n\"a\":x}", &doc);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, ": line 2, column 5: "));
+}
+
 void suite_json(CU_pSuite suite);
 void suite_json(CU_pSuite suite)
 {
     CU_add_test(suite, "large numbers are rounded", large_numbers_are_rounded);
+    CU_add_test(suite, "only texts of lines have line numbers",
+                only_texts_of_lines_have_line_numbers);
     CU_add_test(suite, "malformed numbers stay errors", malformed_numbers_stay_errors);
 }
