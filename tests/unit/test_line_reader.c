@@ -5,8 +5,10 @@
 #include "util_serve.h"
 
 #include <CUnit/CUnit.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Returns all lines of `bytes` as "number@offset:text|", with their kinds. */
@@ -148,6 +150,32 @@ static void a_slow_pipe_makes_nobody_wait(void)
     close(ends[0]);
 }
 
+/* Opening a named pipe does not wait for its writer, and reading it then does. */
+static void a_named_pipe_may_get_its_writer_later(void)
+{
+    char path[UTIL_PATH_MAX];
+    struct line_reader *r = NULL;
+    struct line line;
+    util_file_create(path, "", 0);
+    unlink(path);
+    CU_ASSERT_EQUAL_FATAL(mkfifo(path, 0600), 0);
+    struct status st = line_reader_create(path, 0, &r);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = line_reader_next(r, true, &line);
+    CU_ASSERT(!status_failed(&st) && line.kind == LINE_WAIT);
+    const int writer = open(path, O_WRONLY | O_CLOEXEC);
+    st = line_reader_next(r, true, &line);
+    CU_ASSERT(!status_failed(&st) && line.kind == LINE_WAIT);
+    CU_ASSERT_EQUAL(write(writer, "a whole line\n", 13), 13);
+    st = line_reader_next(r, true, &line);
+    CU_ASSERT(!status_failed(&st) && line.kind == LINE_OK && line.n == 12);
+    close(writer);
+    st = line_reader_next(r, true, &line);
+    CU_ASSERT(!status_failed(&st) && line.kind == LINE_END);
+    line_reader_destroy(&r);
+    util_file_remove(path);
+}
+
 static void a_line_without_end_lets_the_caller_look_up(void)
 {
     struct line_reader *r = NULL;
@@ -182,6 +210,8 @@ void suite_line_reader(CU_pSuite suite)
     CU_add_test(suite, "a huge line costs no more than the limit",
                 a_huge_line_costs_no_more_than_the_limit);
     CU_add_test(suite, "a slow pipe makes nobody wait", a_slow_pipe_makes_nobody_wait);
+    CU_add_test(suite, "a named pipe may get its writer later",
+                a_named_pipe_may_get_its_writer_later);
     CU_add_test(suite, "a line without end lets the caller look up",
                 a_line_without_end_lets_the_caller_look_up);
     CU_add_test(suite, "inputs that cannot be read are named",

@@ -28,15 +28,24 @@ struct byte_source {
     struct dataset_lines *dataset; /* NULL: the bytes are those of the file */
 };
 
+/* Opens a file without waiting for the writer of a named pipe: the job must heed signals until one
+ * comes. Reads then wait as usual (read_file polls first). */
+static int open_at_once(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0) (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    return fd;
+}
+
 /* Opens the file that `path` names, or the file of the dataset that it names. */
 static int open_path(const char *path, bool *is_dataset)
 {
     size_t n_file;
     char *file = NULL;
     *is_dataset = dataset_lines_split(path, &n_file);
-    if (!*is_dataset) return open(path, O_RDONLY | O_CLOEXEC);
+    if (!*is_dataset) return open_at_once(path);
     const struct status st = mem_strndup(&file, path, n_file);
-    const int fd = status_failed(&st) ? -1 : open(file, O_RDONLY | O_CLOEXEC);
+    const int fd = status_failed(&st) ? -1 : open_at_once(file);
     mem_free(&file);
     return fd;
 }
