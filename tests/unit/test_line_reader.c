@@ -189,6 +189,29 @@ static void a_line_without_end_lets_the_caller_look_up(void)
     line_reader_destroy(&r);
 }
 
+static void the_encoding_is_named(void)
+{
+    static const struct {
+        const char *bytes, *word;
+        size_t n;
+    } cases[] = {{"\xFF\xFE\0\0{\0\0\0", "UTF-32", 8},
+                 {"\0\0\xFE\xFF\0\0\0{", "UTF-32", 8},
+                 {"\xFF\xFE{\0}\0\n\0", "UTF-16", 8},
+                 {"\xFE\xFF\0{\0}\0\n", "UTF-16", 8}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[UTIL_PATH_MAX];
+        struct line_reader *r = NULL;
+        util_file_create(path, cases[i].bytes, cases[i].n);
+        struct status st = line_reader_create(path, 0, &r);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        st = line_reader_check(r);
+        CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+        CU_ASSERT_PTR_NOT_NULL(strstr(st.text, cases[i].word));
+        line_reader_destroy(&r);
+        util_file_remove(path);
+    }
+}
+
 static void inputs_that_cannot_be_read_are_named(void)
 {
     struct line_reader *r = NULL;
@@ -214,6 +237,7 @@ void suite_line_reader(CU_pSuite suite)
                 a_named_pipe_may_get_its_writer_later);
     CU_add_test(suite, "a line without end lets the caller look up",
                 a_line_without_end_lets_the_caller_look_up);
+    CU_add_test(suite, "the encoding is named", the_encoding_is_named);
     CU_add_test(suite, "inputs that cannot be read are named",
                 inputs_that_cannot_be_read_are_named);
 }

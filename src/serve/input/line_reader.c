@@ -78,6 +78,8 @@ static struct status check_magic(const struct byte_source *source, const char *p
         size_t n;
         const char *name, *way;
     } kinds[] = {{"BZh", 3, "compressed by bzip2", "bzcat"},
+                 {"\xFF\xFE\0\0", 4, "UTF-32", "iconv -f UTF-32 -t UTF-8"},
+                 {"\0\0\xFE\xFF", 4, "UTF-32", "iconv -f UTF-32 -t UTF-8"},
                  {"\xFF\xFE", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8"},
                  {"\xFE\xFF", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8"},
                  {"PAR1", 4, "a Parquet file", "a converter to JSON lines"}};
