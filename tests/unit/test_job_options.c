@@ -93,6 +93,25 @@ static void every_flag_takes_its_preset(void)
     }
 }
 
+static void sizes_are_decimal(void)
+{
+    static const struct {
+        const char *text;
+        uint64_t n_bytes; /* 0: refused */
+    } cases[] = {{"4096", 4096},      {"1K", 1024}, {"1.5M", 3 << 19}, {".5K", 512},
+                 {"1e3K", 1024000},   {"0", 0},     {"-1", 0},         {"4GiB", 0},
+                 {"4g", 0},           {"4 G", 0},   {" 4G", 0},        {"0x10", 0},
+                 {"0x1p20", 0},       {"inf", 0},   {"nan", 0},        {"G", 0},
+                 {"99999999999T", 0}, {"", 0},      {"4KK", 0},        {"\t4", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t n = 0;
+        const bool is_size = weights_size_parse(cases[i].text, &n);
+        if (n != cases[i].n_bytes) printf("\n  %s\n", cases[i].text);
+        CU_ASSERT_EQUAL(is_size, cases[i].n_bytes > 0);
+        CU_ASSERT_EQUAL(n, cases[i].n_bytes);
+    }
+}
+
 /* With all presets, the lines that a journal keeps of flags must not change, because existing
  * journals contain them. */
 static void the_settings_of_presets_stand_still(void)
@@ -150,6 +169,7 @@ void suite_job_options(CU_pSuite suite)
 {
     CU_add_test(suite, "no two flags have one name", no_two_flags_have_one_name);
     CU_add_test(suite, "every flag takes its preset", every_flag_takes_its_preset);
+    CU_add_test(suite, "sizes are decimal", sizes_are_decimal);
     CU_add_test(suite, "the settings of presets stand still", the_settings_of_presets_stand_still);
     CU_add_test(suite, "a long step is remembered", a_long_step_is_remembered);
     CU_add_test(suite, "a capacity keeps steps whole", a_capacity_keeps_steps_whole);
