@@ -11,6 +11,10 @@
 #include "weights/expert_pack.h"
 #include "weights/weights_fit.h"
 
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 enum {
@@ -231,6 +235,23 @@ struct plan_tables job_tables(const struct job *j)
     return (struct plan_tables){(int32_t)g.n_full, (int32_t)g.n_windowed, (int32_t)g.window};
 }
 
+/* Checks a folder before the weights are loaded and files are made. is_made: a missing folder will
+ * be made, in a folder that must exist. */
+static struct status check_tier_folder(const char *flag, const struct tier_place *place,
+                                       bool is_made)
+{
+    struct stat info;
+    if (place->n_bytes == 0) return status_ok();
+    if (stat(place->dir, &info) != 0) {
+        if (is_made && errno == ENOENT) return status_ok();
+    } else if (!S_ISDIR(info.st_mode)) {
+        errno = ENOTDIR;
+    } else if (access(place->dir, W_OK | X_OK) == 0) {
+        return status_ok();
+    }
+    return status_make(STATUS_IO, "%s: %s: %s", flag, place->dir, strerror(errno));
+}
+
 struct status job_check_tier(const struct job *j)
 {
     const struct tier_flags *t = &j->o->tier;
@@ -249,7 +270,8 @@ struct status job_check_tier(const struct job *j)
         return status_make(STATUS_USAGE,
                            "%s: needs --prefix-cache on, and not scoring or a capacity factor",
                            flag);
-    return status_ok();
+    TRY(check_tier_folder("--kv-tier", &t->kv_tier, false));
+    return check_tier_folder("--prefix-store", &t->prefix_store, true);
 }
 
 struct status job_store_root(const struct job *j, uint64_t *root)
@@ -296,6 +318,11 @@ static struct status size_tier(struct job *j)
     if (n > INT32_MAX) n = INT32_MAX;
     comm_min_u64(j->comm, COMM_WORLD, &n, 1);
     j->pools.n_tier_slots = (uint32_t)n;
+    const uint64_t stored = j->o->tier.prefix_store.n_bytes;
+    if (stored > 0 && stored < block_bytes)
+        return status_make(STATUS_USAGE,
+                           "--prefix-store: a KV block of a rank has %llu bytes, found %llu",
+                           (unsigned long long)block_bytes, (unsigned long long)stored);
     if (bytes == 0 || n > 0) return status_ok();
     return status_make(STATUS_USAGE, "--kv-tier: a KV block of a rank has %llu bytes, found %llu",
                        (unsigned long long)block_bytes, (unsigned long long)bytes);

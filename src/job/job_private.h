@@ -72,7 +72,8 @@ struct status job_fit_layout(struct job *j, bool *fits);
  * file. Errors: expert_pack_make's. */
 struct status job_pack_experts(struct job *j);
 
-/* Local. Refuses --kv-tier and --prefix-store if they cannot work. Errors: STATUS_USAGE. */
+/* Local. Refuses --kv-tier and --prefix-store if they cannot work, before anything is loaded.
+ * Errors: STATUS_USAGE, STATUS_IO (a folder). */
 struct status job_check_tier(const struct job *j);
 
 /* Local. root [2] = a hash of all that K and V depend on besides the tokens: the checkpoint, the KV

@@ -112,6 +112,37 @@ static void sizes_are_decimal(void)
     }
 }
 
+/* Folders for KV blocks are checked before a weight is loaded. */
+static void folders_for_kv_blocks_are_checked_first(void)
+{
+    static const struct {
+        const char *folder;
+        bool for_tier, for_store;
+    } cases[] = {{"/tmp", true, true},
+                 {"/dev/null", false, false},
+                 {"/nowhere", false, true}}; /* a store's folder is made */
+    static struct job_options o;
+    static struct job j;
+    const struct flag_table table = table_of(IN_GENERATE);
+    memset(&o, 0, sizeof o);
+    flags_preset(&table, &o);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (int is_store = 0; is_store < 2; is_store++) {
+            struct tier_place *place = is_store ? &o.tier.prefix_store : &o.tier.kv_tier;
+            memset(&o.tier, 0, sizeof o.tier);
+            snprintf(place->dir, sizeof place->dir, "%s", cases[i].folder);
+            place->n_bytes = 1 << 20;
+            job_init(&j, &o, (struct config){0});
+            const struct status st = job_check_tier(&j);
+            const bool is_good = is_store ? cases[i].for_store : cases[i].for_tier;
+            CU_ASSERT_EQUAL(st.code, is_good ? STATUS_OK : STATUS_IO);
+            if (is_good) continue;
+            CU_ASSERT_PTR_NOT_NULL(strstr(st.text, is_store ? "--prefix-store" : "--kv-tier"));
+            CU_ASSERT_PTR_NOT_NULL(strstr(st.text, cases[i].folder));
+        }
+    }
+}
+
 /* With all presets, the lines that a journal keeps of flags must not change, because existing
  * journals contain them. */
 static void the_settings_of_presets_stand_still(void)
@@ -170,6 +201,8 @@ void suite_job_options(CU_pSuite suite)
     CU_add_test(suite, "no two flags have one name", no_two_flags_have_one_name);
     CU_add_test(suite, "every flag takes its preset", every_flag_takes_its_preset);
     CU_add_test(suite, "sizes are decimal", sizes_are_decimal);
+    CU_add_test(suite, "folders for KV blocks are checked first",
+                folders_for_kv_blocks_are_checked_first);
     CU_add_test(suite, "the settings of presets stand still", the_settings_of_presets_stand_still);
     CU_add_test(suite, "a long step is remembered", a_long_step_is_remembered);
     CU_add_test(suite, "a capacity keeps steps whole", a_capacity_keeps_steps_whole);
