@@ -149,11 +149,11 @@ struct status bench_run(struct job *j);
  * turns. Errors, the same on all ranks: STATUS_IO, STATUS_MEMORY, and those of weights_load. */
 struct status bench_load_run(struct job *j);
 
-/* Local. Checks on the first rank that the file of --json or --save can be written at the end
- * (NULL or "-": no file). Errors: STATUS_IO. */
-struct status bench_check_json(const struct comm *c, const char *path);
+/* Local. Checks on the first rank that the file of a flag, "json" or "save", can be written at the
+ * end (NULL or "-": no file). Errors: STATUS_IO. */
+struct status bench_check_json(const struct comm *c, const char *flag, const char *path);
 
-/* Local. Writes text to the file of --json or --save. Errors: STATUS_IO, STATUS_MEMORY. */
-struct status bench_write_json(const char *path, const struct strbuf *text);
+/* Local. Writes text to the file of a flag, "json" or "save". Errors: STATUS_IO, STATUS_MEMORY. */
+struct status bench_write_json(const char *flag, const char *path, const struct strbuf *text);
 
 #endif

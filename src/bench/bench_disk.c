@@ -170,7 +170,7 @@ static struct status write_disk_json(const struct disk_report *r, const char *pa
                       row->host_bytes_s / 1e9, row->cpu_s_per_gb, row->sums_share);
     }
     strbuf_puts(&s, "]}\n");
-    const struct status st = bench_write_json(path, &s);
+    const struct status st = bench_write_json("json", path, &s);
     strbuf_fini(&s);
     return st;
 }
@@ -209,7 +209,7 @@ static struct status save_disk(struct disk_report *r, const char *path)
 static struct status check_written(struct disk_report *r, const struct bench_flags *f)
 {
     if (comm_rank(r->comm, COMM_WORLD) != 0) return status_ok();
-    TRY(bench_check_json(r->comm, f->json));
+    TRY(bench_check_json(r->comm, "json", f->json));
     if (f->save == NULL) return status_ok();
     TRY(job_paths_check_written("save", f->save));
     return status_wrap(node_read(f->save, &r->node),

@@ -275,13 +275,13 @@ void bench_machine_json(const struct bench_machine *m, struct strbuf *s)
     strbuf_puts(s, "}");
 }
 
-struct status bench_check_json(const struct comm *c, const char *path)
+struct status bench_check_json(const struct comm *c, const char *flag, const char *path)
 {
     if (comm_rank(c, COMM_WORLD) != 0 || path == NULL || strcmp(path, "-") == 0) return status_ok();
-    return job_paths_check_written("json", path);
+    return job_paths_check_written(flag, path);
 }
 
-struct status bench_write_json(const char *path, const struct strbuf *text)
+struct status bench_write_json(const char *flag, const char *path, const struct strbuf *text)
 {
     TRY(strbuf_status(text));
     const bool is_stdout = strcmp(path, "-") == 0;
@@ -289,7 +289,7 @@ struct status bench_write_json(const char *path, const struct strbuf *text)
     bool written = f != NULL && fwrite(text->data, 1, text->n, f) == text->n;
     if (f != NULL && (is_stdout ? fflush(f) : fclose(f)) != 0) written = false;
     if (written) return status_ok();
-    return status_make(STATUS_IO, "--json %s: %s", path, strerror(errno));
+    return status_make(STATUS_IO, "--%s %s: %s", flag, path, strerror(errno));
 }
 
 static struct status bench_machine_report(const struct machine_report *r, const char *json)
@@ -300,7 +300,7 @@ static struct status bench_machine_report(const struct machine_report *r, const 
     struct strbuf s;
     strbuf_init(&s);
     write_json(r, &s);
-    const struct status st = bench_write_json(json, &s);
+    const struct status st = bench_write_json("json", json, &s);
     strbuf_fini(&s);
     return st;
 }
@@ -329,7 +329,7 @@ static struct status save_node(struct machine_report *r, const char *path)
     bench_node_see_reads(node);
     if (!status_failed(&st) && comm_rank(r->comm, COMM_WORLD) == 0) {
         st = node_write(node, &text);
-        if (!status_failed(&st)) st = bench_write_json(path, &text);
+        if (!status_failed(&st)) st = bench_write_json("save", path, &text);
     }
     strbuf_fini(&text);
     mem_free(&node);
@@ -338,8 +338,8 @@ static struct status save_node(struct machine_report *r, const char *path)
 
 static struct status run_machine(struct machine_report *r, const struct bench_options *o)
 {
-    TRY(comm_agree(r->comm, bench_check_json(r->comm, o->flags.json)));
-    TRY(comm_agree(r->comm, bench_check_json(r->comm, o->flags.save)));
+    TRY(comm_agree(r->comm, bench_check_json(r->comm, "json", o->flags.json)));
+    TRY(comm_agree(r->comm, bench_check_json(r->comm, "save", o->flags.save)));
     TRY(measure(r, o->job.run.threads));
     TRY(comm_agree(r->comm, bench_machine_report(r, o->flags.json)));
     return o->flags.save != NULL ? save_node(r, o->flags.save) : status_ok();

@@ -461,7 +461,7 @@ static struct status bench_run_report(struct bench_report *r, const char *json)
     struct strbuf s;
     strbuf_init(&s);
     bench_report_json(r, &s);
-    const struct status st = bench_write_json(json, &s);
+    const struct status st = bench_write_json("json", json, &s);
     strbuf_fini(&s);
     return st;
 }
@@ -473,7 +473,7 @@ static struct status bench_run_measure(struct bench *b, struct bench_result *res
         return status_make(STATUS_USAGE, "--paired-peaks: for one rank on a CPU, found %u ranks%s",
                            j->layout->n_ranks, j->compute.kern.device != NULL ? " on devices" : "");
     }
-    TRY(comm_agree(j->comm, bench_check_json(j->comm, b->o->flags.json)));
+    TRY(comm_agree(j->comm, bench_check_json(j->comm, "json", b->o->flags.json)));
     TRY(comm_agree(j->comm, bench_cost_init(&b->cost, j)));
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     const struct status st = is_lead ? lead(b, results) : engine_follow(j->engine);

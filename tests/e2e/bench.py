@@ -222,11 +222,12 @@ class BenchTest:
                                      (2, "--disk-size: needs", ["--machine", "--disk-size", "1G"]),
                                      (2, "expected one of", ["--disk", file, "--machine"]),
                                      (2, "--turns", ["--disk", file, "--turns"]),
+                                     (3, f"--save {self.work}: expected a file", ["--machine", "--save", self.work]),
                                      (3, "bench --machine --save", ["--disk", file, "--save", node]),
                                      (3, "bench --machine --save", ["--disk", file, "--save", self.work / "none"])):
             done = self.shoal("bench", *flags)
             expect(done.status == status and words in done.err, f"{words}: {done}")
-        print("disk: a file, and ten wrong command lines")
+        print("disk: a file, and eleven wrong command lines")
 
     @staticmethod
     def has_open(pid, folder):
