@@ -31,6 +31,8 @@ struct status job_journal_path(const struct job_options *o, char **out)
                            "that is no file)",
                            o->files.journal != NULL ? "journal" : "retry-errors");
     }
+    if (o->files.journal != NULL && o->files.journal[0] == '\0')
+        return status_make(STATUS_USAGE, "--journal: expected a folder's name, found an empty one");
     return journal_path_of(o->files.output, o->files.journal, out);
 }
 

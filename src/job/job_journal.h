@@ -8,7 +8,8 @@
 
 /* Local. *out = the journal's path, freed with mem_free, or NULL when the job has no journal:
  * --no-journal, --logits (which cannot be resumed), or an output that is not a file. Errors:
- * STATUS_USAGE (--journal or --retry-errors without a journal; --restart with --retry-errors),
+ * STATUS_USAGE (--journal or --retry-errors without a journal, or an empty name; --restart with
+ * --retry-errors),
  * STATUS_MEMORY. */
 struct status job_journal_path(const struct job_options *o, char **out);
 

@@ -1,6 +1,8 @@
 /* Paths of a job: paths that would destroy another file are refused before any file is touched. */
 #include "job/job_paths.h"
 
+#include "job/job_journal.h"
+
 #include <CUnit/CUnit.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,6 +187,11 @@ static void empty_names_are_refused(void)
     CU_ASSERT_EQUAL(job_paths_check_model("").code, STATUS_USAGE);
     CU_ASSERT_EQUAL(job_paths_check_copy(model, "", NULL).code, STATUS_USAGE);
     CU_ASSERT_EQUAL(job_paths_check_copy("", other, NULL).code, STATUS_USAGE);
+    char *path = NULL;
+    const struct job_options no_folder = {.files = {.output = other, .journal = ""}};
+    const struct status refused = job_journal_path(&no_folder, &path);
+    CU_ASSERT_EQUAL(refused.code, STATUS_USAGE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(refused.text, "--journal: expected a folder's name"));
     teardown();
 }
 
