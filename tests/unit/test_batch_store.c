@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void open_store(struct batch_store *s, const char *folder)
@@ -214,6 +215,26 @@ static void a_lost_folder_is_not_written(void)
     util_folder_remove(&f);
 }
 
+/* A process without root's rights is refused a folder that it cannot write. */
+static void a_folder_that_cannot_be_written_is_refused(void)
+{
+    struct util_folder f;
+    util_folder_make(&f);
+    CU_ASSERT_EQUAL(chmod(f.path, 0555), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        struct batch_store s = {.folder = NULL};
+        if (getuid() == 0 && setuid(65534) != 0) _exit(100);
+        const struct status st = batch_store_open(&s, f.path, NULL);
+        _exit(st.code == STATUS_USAGE && strstr(st.text, "cannot be written") != NULL ? 0 : 1);
+    }
+    int status = -1;
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CU_ASSERT_EQUAL(chmod(f.path, 0700), 0);
+    util_folder_remove(&f);
+}
+
 void suite_batch_store(CU_pSuite suite);
 void suite_batch_store(CU_pSuite suite)
 {
@@ -222,4 +243,6 @@ void suite_batch_store(CU_pSuite suite)
     CU_add_test(suite, "damaged entries are left out", damaged_entries_are_left_out);
     CU_add_test(suite, "a folder has one server", a_folder_has_one_server);
     CU_add_test(suite, "a lost folder is not written", a_lost_folder_is_not_written);
+    CU_add_test(suite, "a folder that cannot be written is refused",
+                a_folder_that_cannot_be_written_is_refused);
 }

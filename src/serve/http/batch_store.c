@@ -331,6 +331,9 @@ static struct status make_folder(const char *folder, struct file_claims *claims)
     if (stat(folder, &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
         log_line(LOG_WARN, "--batch-dir %s: others may enter it; chmod 700 keeps it secret",
                  folder);
+    if (access(folder, W_OK | X_OK) != 0)
+        return status_make(STATUS_USAGE, "--batch-dir %s: cannot be written: %s", folder,
+                           strerror(errno));
     if (claims == NULL) return status_ok();
     TRY(file_join(folder, "server", &path));
     const struct status st = file_claims_add(claims, "--batch-dir", path);
