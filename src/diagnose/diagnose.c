@@ -10,6 +10,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 struct diagnosis {
     struct comm *comm;
@@ -21,8 +23,21 @@ struct diagnosis {
     size_t n_findings;
 };
 
+/* Checks the folder of --directory before all else is measured. */
+static struct status check_directory(const char *directory)
+{
+    struct stat info;
+    if (directory == NULL) return status_ok();
+    if (stat(directory, &info) == 0 && !S_ISDIR(info.st_mode))
+        return status_make(STATUS_IO, "--directory %s: expected a folder, found a file", directory);
+    if (access(directory, W_OK | X_OK) == 0) return status_ok();
+    return status_make(STATUS_IO, "--directory %s: cannot be written: %s", directory,
+                       strerror(errno));
+}
+
 static struct status gather_facts(struct diagnosis *d, const struct diagnose_flags *f)
 {
+    TRY(comm_agree(d->comm, check_directory(f->directory)));
     TRY(comm_gather_topo(d->comm, &d->topo));
     const uint32_t rank = (uint32_t)comm_rank(d->comm, COMM_WORLD);
     struct facts_rank mine = {.n_threads =

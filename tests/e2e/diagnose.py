@@ -60,6 +60,7 @@ class DiagnoseTest:
 
     def wrong(self):
         for args, status, says in ((["--directory", self.work / "missing"], IO, "missing"),
+                                   (["--directory", self.shoal.path], IO, "expected a folder, found a file"),
                                    (["--treads", "2"], USAGE, "--treads"), (["--threads", "0"], USAGE, "--threads"),
                                    (["--json", self.work / "missing" / "f.json"], IO, "f.json")):
             done = self.shoal("diagnose", *args)
