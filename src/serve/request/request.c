@@ -25,15 +25,15 @@ static struct status check_penalties(const struct request_defaults *d)
 {
     if (!(d->repetition_penalty >= 0x1p-20 && d->repetition_penalty <= 100)) {
         return status_make(STATUS_USAGE,
-                           "--repetition-penalty: expected above 0 and up to 100, found %g",
+                           "--repetition-penalty: expected above 0 and up to 100, found %.10g",
                            d->repetition_penalty);
     }
     if (!(d->presence_penalty >= -2 && d->presence_penalty <= 2)) {
-        return status_make(STATUS_USAGE, "--presence-penalty: expected -2 to 2, found %g",
+        return status_make(STATUS_USAGE, "--presence-penalty: expected -2 to 2, found %.10g",
                            d->presence_penalty);
     }
     if (!(d->frequency_penalty >= -2 && d->frequency_penalty <= 2)) {
-        return status_make(STATUS_USAGE, "--frequency-penalty: expected -2 to 2, found %g",
+        return status_make(STATUS_USAGE, "--frequency-penalty: expected -2 to 2, found %.10g",
                            d->frequency_penalty);
     }
     return status_ok();
@@ -46,15 +46,15 @@ struct status request_defaults_check(const struct request_defaults *d)
                            (long long)d->max_tokens);
     }
     if (!isfinite(d->temperature) || d->temperature < 0) {
-        return status_make(STATUS_USAGE, "--temperature: expected 0 or more, found %g",
+        return status_make(STATUS_USAGE, "--temperature: expected 0 or more, found %.10g",
                            d->temperature);
     }
     if (!(d->top_p > 0 && d->top_p <= 1)) {
-        return status_make(STATUS_USAGE, "--top-p: expected above 0 and up to 1, found %g",
+        return status_make(STATUS_USAGE, "--top-p: expected above 0 and up to 1, found %.10g",
                            d->top_p);
     }
     if (!(d->min_p >= 0 && d->min_p <= 1)) {
-        return status_make(STATUS_USAGE, "--min-p: expected 0 to 1, found %g", d->min_p);
+        return status_make(STATUS_USAGE, "--min-p: expected 0 to 1, found %.10g", d->min_p);
     }
     if (d->top_k < -1) {
         return status_make(STATUS_USAGE, "--top-k: expected 0 (off) or more, found %lld",

@@ -95,7 +95,7 @@ struct status request_read_real(struct request_parser *p, const struct js_node *
                            request_type_name(node));
     }
     if (!isfinite(found) || found < low || found > high) {
-        return request_bad(p, "invalid_request", "%s: expected %s, found %g", key, range, found);
+        return request_bad(p, "invalid_request", "%s: expected %s, found %.10g", key, range, found);
     }
     *value = found;
     return status_ok();
