@@ -407,6 +407,40 @@ static void a_vocabulary_smaller_than_k_leaves_places_empty(void)
     tokenizer_destroy(&t);
 }
 
+/* Puts the records of lines 1 and 2; a later run knows only line 1's row from the journal. */
+static void records_of_lines_without_a_row_stay_out(void)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request *r = small_request(t);
+    struct logprobs_part *p = NULL;
+    char path[UTIL_PATH_MAX];
+    int64_t offsets[2] = {0, 0};
+    util_file_create(path, "", 0);
+    const struct logprobs_options o = {
+        .path = path, .shape = {.model = "m", .checkpoint = "c", .k = 5, .vocab = 3}};
+    struct status st = logprobs_part_open(&o, false, &p);
+    for (r->line = 1; r->line <= 2 && !status_failed(&st); r->line++) st = logprobs_part_put(p, r);
+    logprobs_part_destroy(&p);
+    if (!status_failed(&st)) st = logprobs_part_open(&o, true, &p);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = logprobs_part_check(p, 1, r->line_digest);
+    if (!status_failed(&st)) st = logprobs_part_finish(p);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    logprobs_part_destroy(&p);
+    const hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    const hid_t set = H5Dopen2(file, "row_offsets", H5P_DEFAULT), space = H5Dget_space(set);
+    CU_ASSERT_EQUAL_FATAL(H5Sget_simple_extent_npoints(space), 2);
+    H5Sclose(space);
+    H5Dclose(set);
+    read_set(file, "row_offsets", H5T_NATIVE_INT64, offsets);
+    H5Fclose(file);
+    CU_ASSERT(offsets[0] == 0 && offsets[1] == 3);
+    logprobs_part_remove(path);
+    util_file_remove(path);
+    request_destroy(&r);
+    tokenizer_destroy(&t);
+}
+
 void suite_logprobs_part(CU_pSuite suite);
 
 void suite_logprobs_part(CU_pSuite suite)
@@ -415,6 +449,8 @@ void suite_logprobs_part(CU_pSuite suite)
     CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);
     CU_add_test(suite, "a vocabulary smaller than k leaves places empty",
                 a_vocabulary_smaller_than_k_leaves_places_empty);
+    CU_add_test(suite, "records of lines without a row stay out",
+                records_of_lines_without_a_row_stay_out);
     CU_add_test(suite, "a job that dies often makes the same file",
                 a_job_that_dies_often_makes_the_same_file);
     CU_add_test(suite, "hidden rows survive kills too", hidden_rows_survive_kills_too);

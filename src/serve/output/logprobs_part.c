@@ -22,6 +22,11 @@ _Static_assert((int)LOGPROBS_K_MAX == (int)PLAN_TOPS_MAX, "a plan can ask for al
 
 static const char part_magic[8] = "SHOALP1\n";
 
+/* The bit of an index entry whose line has a row in this job. The records of earlier runs lack it
+ * until logprobs_part_check: a line whose row never reached the journal may have been changed to
+ * one that gives an error row, or taken out of the input. */
+static const uint64_t entry_counts = (uint64_t)1 << 63;
+
 /* The head of a record. */
 struct part_head {
     char magic[8];
@@ -91,9 +96,9 @@ static struct status index_create(struct logprobs_part *p)
     return st;
 }
 
-static struct status index_set(struct logprobs_part *p, uint64_t line, uint64_t offset)
+/* `entry`: 1 + the offset of the line's record, and entry_counts if the file is made with it. */
+static struct status index_set(struct logprobs_part *p, uint64_t line, uint64_t entry)
 {
-    const uint64_t entry = offset + 1;
     if (line >= p->n_lines) p->n_lines = line + 1;
     return part_write(p->path, p->index, &entry, sizeof entry, line * sizeof entry);
 }
@@ -142,7 +147,7 @@ static struct status scan(struct logprobs_part *p)
         TRY(part_skip_rows(p, &p->n));
         TRY(read_record(p, p->n, &head, &found));
         if (!found) break;
-        TRY(index_set(p, head.line, p->n));
+        TRY(index_set(p, head.line, p->n + 1));
         p->n += sizeof head + head.n_bytes;
     }
     if (ftruncate(p->fd, (off_t)p->n) == 0) return status_ok();
@@ -155,9 +160,10 @@ struct status logprobs_part_check(struct logprobs_part *p, uint64_t line, const 
     uint64_t entry;
     size_t n;
     TRY(index_get(p, line, &entry, 1));
+    entry &= ~entry_counts;
     if (entry > 0) TRY(part_read(p->path, p->fd, &head, sizeof head, entry - 1, &n));
     if (head.line == line && memcmp(head.digest, digest, sizeof head.digest) == 0)
-        return status_ok();
+        return index_set(p, line, entry | entry_counts);
     return status_make(STATUS_INPUT,
                        "--save-logprobs, %s: it lacks line %llu, which the journal says is done; "
                        "bring the file back, or begin anew with --restart",
@@ -346,7 +352,7 @@ struct status logprobs_part_put(struct logprobs_part *p, const struct request *r
     head.checksum = head_checksum(&head, p->record.data + sizeof head);
     memcpy(p->record.data, &head, sizeof head);
     TRY(write_record(p));
-    TRY(index_set(p, r->line, p->n));
+    TRY(index_set(p, r->line, (p->n + 1) | entry_counts));
     p->n += p->record.n;
     return status_ok();
 }
@@ -362,7 +368,7 @@ struct status logprobs_part_sync(struct logprobs_part *p)
 
 /* ---- the HDF5 file ---- */
 
-/* Calls visit for each line's record, in the order of the lines. */
+/* Calls visit for the record of each line that has a row, in the order of the lines. */
 static struct status each_line(struct logprobs_part *p, void *user,
                                struct status (*visit)(struct logprobs_part *p, uint64_t at,
                                                       void *user))
@@ -371,7 +377,8 @@ static struct status each_line(struct logprobs_part *p, void *user,
     for (uint64_t line = 0; line < p->n_lines; line += INDEX_ENTRIES) {
         TRY(index_get(p, line, entries, INDEX_ENTRIES));
         for (size_t i = 0; i < INDEX_ENTRIES; i++)
-            if (entries[i] > 0) TRY(visit(p, entries[i] - 1, user));
+            if ((entries[i] & entry_counts) != 0)
+                TRY(visit(p, (entries[i] & ~entry_counts) - 1, user));
     }
     return status_ok();
 }

@@ -64,15 +64,15 @@ struct status logprobs_part_put_rows(struct logprobs_part *p, const char *rows, 
                                      uint64_t *at);
 
 /* Checks that the part has the record of this line, which an earlier run finished, with this
- * digest. Errors: also STATUS_INPUT if it has not. */
+ * digest; logprobs_part_finish then uses it. Errors: also STATUS_INPUT if it has not. */
 struct status logprobs_part_check(struct logprobs_part *p, uint64_t line, const uint64_t digest[2]);
 
 /* Any thread. Makes all records so far durable. A failed sync is not retried: all later calls fail
  * too. */
 struct status logprobs_part_sync(struct logprobs_part *p);
 
-/* Writes FILE.h5 from the records and makes it durable; it appears under its name only when it is
- * whole. Errors: also STATUS_INPUT for a damaged record. */
+/* Writes FILE.h5 from the records that were put or checked and makes it durable; it appears under
+ * its name only when it is whole. Errors: also STATUS_INPUT for a damaged record. */
 struct status logprobs_part_finish(struct logprobs_part *p);
 
 /* Removes the part of FILE.h5, if there is one. */
