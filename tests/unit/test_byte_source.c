@@ -253,6 +253,34 @@ static void a_line_of_zeros_lets_the_caller_look_up(void)
     strbuf_fini(&file);
 }
 
+/* Another program may write the file anew while a job reads it: then its end is not the end. */
+static void a_file_that_is_cut_while_it_is_read_is_named(void)
+{
+    enum { N_LEFT = 70000 };
+    struct strbuf lines;
+    char path[UTIL_PATH_MAX], bytes[1000];
+    struct byte_source *s = NULL;
+    struct source_read got = {SOURCE_BYTES, 0};
+    struct status st = status_ok();
+    size_t n = 0;
+    strbuf_init(&lines);
+    make_lines(&lines, 5000);
+    CU_ASSERT_FATAL(lines.n > N_LEFT);
+    util_file_create(path, lines.data, lines.n);
+    CU_ASSERT_EQUAL_FATAL(byte_source_open(path, &s).code, STATUS_OK);
+    while (!status_failed(&st) && got.kind != SOURCE_END) {
+        st = byte_source_read(s, true, bytes, sizeof bytes, &got);
+        if (n == 0) CU_ASSERT_EQUAL(truncate(path, N_LEFT), 0);
+        if (!status_failed(&st)) n += got.n;
+    }
+    CU_ASSERT_EQUAL(n, N_LEFT);
+    CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "it was cut to 70000 of its "));
+    byte_source_close(&s);
+    util_file_remove(path);
+    strbuf_fini(&lines);
+}
+
 /* A pipe may give the first bytes, which name the format, one at a time. */
 static void a_slow_pipe(void)
 {
@@ -294,5 +322,7 @@ void suite_byte_source(CU_pSuite suite)
     CU_add_test(suite, "parts are those of the plain file", parts_are_those_of_the_plain_file);
     CU_add_test(suite, "a line of zeros lets the caller look up",
                 a_line_of_zeros_lets_the_caller_look_up);
+    CU_add_test(suite, "a file that is cut while it is read is named",
+                a_file_that_is_cut_while_it_is_read_is_named);
     CU_add_test(suite, "a slow pipe", a_slow_pipe);
 }

@@ -96,6 +96,13 @@ void byte_source_close(struct byte_source **source)
     mem_free(source);
 }
 
+/* Whether a regular file ends before the size that it had when it was opened. Never true for stdin,
+ * whose offset is not known. */
+static bool has_shrunk(const struct byte_source *s)
+{
+    return s->is_regular && s->owns_fd && s->n_read < s->size;
+}
+
 /* Reads some bytes of the file as they are. */
 static struct status read_file(struct byte_source *s, bool may_block, void *to, size_t n_most,
                                struct source_read *out)
@@ -113,6 +120,11 @@ static struct status read_file(struct byte_source *s, bool may_block, void *to, 
     }
     s->n_read += (uint64_t)n;
     s->at_end = n == 0;
+    if (n == 0 && has_shrunk(s)) {
+        return status_make(STATUS_INPUT,
+                           "input %s: it was cut to %llu of its %llu bytes while it was read",
+                           s->path, (unsigned long long)s->n_read, (unsigned long long)s->size);
+    }
     *out = (struct source_read){n == 0 ? SOURCE_END : SOURCE_BYTES, (size_t)n};
     return status_ok();
 }

@@ -31,8 +31,8 @@ void byte_source_close(struct byte_source **s);
 
 /* Local. Reads up to n_most (at least 1) decompressed bytes into `to`. may_block: each read of the
  * file may wait for up to a fifth of a second. Errors: STATUS_IO, STATUS_INPUT (compressed data are
- * damaged or end too early; the sentence names the byte of the file, or the rows of a dataset),
- * STATUS_MEMORY. */
+ * damaged or end too early; the sentence names the byte of the file, or the rows of a dataset; a
+ * file became shorter after it was opened), STATUS_MEMORY. */
 struct status byte_source_read(struct byte_source *s, bool may_block, void *to, size_t n_most,
                                struct source_read *out);
 
