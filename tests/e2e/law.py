@@ -121,7 +121,7 @@ SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "mixtral": GOLDENS / "mixtral"
 DEMO = REPO / "models" / "demo" / "demo.h5"
 # Quantized from the model named before the dash; activations are int8.
 QUANTIZED = {"demo-int8": "int8", "demo-int4": "int4", "dense-int4": "int4-asym-g32",
-             "mixtral-int8": "int8", "head100-int8": "int8"}
+             "mixtral-int8": "int8", "head100-int8": "int8", "gemma4-int8": "int8"}
 # The model named before the dash with another cache type, in as many runs as a family.
 KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8", "glm5-kv8": "int8"}
 # fp8 weights that meet int8 activations: made as the quantized ones, in as many runs as a family.
@@ -148,7 +148,7 @@ def has_states(name):
     return config is not None and re.search(STATES, (config / "config.json").read_text()) is not None
 
 
-FAMILY_DIMENSIONS["model"] = (FAMILIES + list(KV_TYPES) + ["mixtral-int8", "head100-int8"] +
+FAMILY_DIMENSIONS["model"] = (FAMILIES + list(KV_TYPES) + ["mixtral-int8", "head100-int8", "gemma4-int8"] +
                               list(FP8_CODES))
 HAS_EXPERTS = {name: has_experts(name) for name in
                DIMENSIONS["model"] + FAMILY_DIMENSIONS["model"]}

@@ -134,6 +134,36 @@ static void ranks_hold_whole_heads_of_both_widths(void)
     free(l);
 }
 
+/* Where ranks cut inputs in quantization groups, a rank holds whole groups in the layers of either
+ * width: 96 values are 2 heads of 48 and a part of 2 heads of 64, so a unit has 6 heads. */
+static void ranks_hold_whole_groups_of_both_widths(void)
+{
+    static const struct range with_groups[] = {{0, 18}, {18, 30}},
+                              with_leaves[] = {{0, 24}, {24, 30}};
+    struct arch m;
+    struct layout_model model;
+    struct layout *l = calloc(1, sizeof *l);
+    const struct status st = parse_changed("{", "{", &m);
+    CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
+    m.attn.n_heads = 30;
+    m.attn.n_kv_heads = m.attn.n_full_kv_heads = 15;
+    m.attn.query_dim = m.attn.value_dim = 48;
+    m.attn.head_dim = m.attn.full_dim = 64;
+    layout_describe(&m, 2, &model);
+    model.o_leaf = 12 * 48;
+    model.inner_unit = 96;
+    CU_ASSERT_EQUAL(layout_build(&model, 2, &(struct layout_flags){.tp = 2}, l).code, STATUS_OK);
+    for (int cuts = 0; cuts < 2; cuts++) {
+        l->cuts_outputs = cuts;
+        for (uint32_t r = 0; r < 2; r++) {
+            const struct range found = layout_heads(l, r),
+                               wanted = (cuts ? with_groups : with_leaves)[r];
+            CU_ASSERT(found.begin == wanted.begin && found.end == wanted.end);
+        }
+    }
+    free(l);
+}
+
 static void a_part_of_a_head_rotates(void)
 {
     struct js_doc *doc = NULL;
@@ -192,6 +222,8 @@ void suite_arch_typed(CU_pSuite suite)
     CU_add_test(suite, "experts stand beside a dense FFN", experts_stand_beside_a_dense_ffn);
     CU_add_test(suite, "ranks hold whole heads of both widths",
                 ranks_hold_whole_heads_of_both_widths);
+    CU_add_test(suite, "ranks hold whole groups of both widths",
+                ranks_hold_whole_groups_of_both_widths);
     CU_add_test(suite, "a part of a head rotates", a_part_of_a_head_rotates);
     CU_add_test(suite, "what the small models have is refused",
                 what_the_small_models_have_is_refused);
