@@ -10,8 +10,11 @@
 #include "util_write.h"
 
 #include <CUnit/CUnit.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct status create(const char *path, size_t window_rows, size_t window_bytes,
                             struct result_writer **out)
@@ -123,6 +126,47 @@ static void a_full_disk_is_named(void)
     st = create("/nowhere/out.jsonl", 4, 1000, &w);
     CU_ASSERT_EQUAL(st.code, STATUS_IO);
     CU_ASSERT_PTR_NULL(w);
+}
+
+/* Reads a pipe to its end; returns the number of bytes. */
+static void *read_pipe(void *user)
+{
+    char bytes[512];
+    ssize_t n;
+    size_t sum = 0;
+    while ((n = read(*(const int *)user, bytes, sizeof bytes)) > 0) sum += (size_t)n;
+    return (void *)(uintptr_t)sum;
+}
+
+static void a_pipe_that_does_not_block_is_waited_for(void)
+{
+    enum { N = 40000 };
+    int ends[2];
+    uint64_t index;
+    void *n_read = NULL;
+    pthread_t reader;
+    struct result_writer *w = NULL;
+    CU_ASSERT_EQUAL_FATAL(pipe(ends), 0);
+    CU_ASSERT_EQUAL(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+    const int out = dup(STDOUT_FILENO);
+    fflush(stdout);
+    dup2(ends[1], STDOUT_FILENO);
+    const struct status st = create("-", 1, 1000, &w);
+    dup2(out, STDOUT_FILENO);
+    close(out);
+    close(ends[1]);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&reader, NULL, read_pipe, &ends[0]), 0);
+    for (uint64_t i = 0; i < N; i++) {
+        result_writer_open(w, 10, &index);
+        put(w, index);
+    }
+    CU_ASSERT_EQUAL(result_writer_close(w).code, STATUS_OK);
+    const uint64_t n_written = result_writer_offset(w);
+    result_writer_destroy(&w);
+    pthread_join(reader, &n_read);
+    CU_ASSERT(n_written > 9 * N && (uintptr_t)n_read == n_written);
+    close(ends[0]);
 }
 
 /* ---- compressed outputs ---- */
@@ -330,6 +374,8 @@ void suite_result_writer(CU_pSuite suite)
     CU_add_test(suite, "rows come out in order", rows_come_out_in_order);
     CU_add_test(suite, "the window closes on bytes too", the_window_closes_on_bytes_too);
     CU_add_test(suite, "a full disk is named", a_full_disk_is_named);
+    CU_add_test(suite, "a pipe that does not block is waited for",
+                a_pipe_that_does_not_block_is_waited_for);
     CU_add_test(suite, "frames are the same however often the job stops",
                 frames_are_the_same_however_often_the_job_stops);
     CU_add_test(suite, "torn and damaged frames are written again",

@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -212,6 +213,14 @@ static struct status strike(struct result_writer *w, const char *bytes, size_t n
     return io_error(w, "writing", failpoint_strike(w->failpoint));
 }
 
+/* Waits until the output takes bytes. stdout may be non-blocking: that flag belongs to the open
+ * pipe, which other processes share. */
+static void await_reader(const struct result_writer *w)
+{
+    struct pollfd p = {.fd = w->fd, .events = POLLOUT};
+    (void)poll(&p, 1, -1);
+}
+
 /* Writes n bytes at `offset`. */
 static struct status write_bytes(struct result_writer *w, const char *bytes, size_t n)
 {
@@ -219,6 +228,10 @@ static struct status write_bytes(struct result_writer *w, const char *bytes, siz
     for (size_t done = 0; done < n;) {
         const ssize_t wrote = write(w->fd, bytes + done, n - done);
         if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0 && errno == EAGAIN) {
+            await_reader(w);
+            continue;
+        }
         if (wrote < 0 && errno == EPIPE) {
             return status_make(STATUS_DRAINED,
                                "output %s: its reader has gone, behind byte %llu; ended there",
