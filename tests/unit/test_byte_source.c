@@ -75,6 +75,24 @@ static void whole_files_and_several_members(void)
     strbuf_fini(&file);
 }
 
+/* pzstd writes a skippable frame (RFC 8878, 3.1.2) before each frame, so also at the start. */
+static void a_skippable_frame_may_come_first(void)
+{
+    static const char skippable[] = "\x50\x2A\x4D\x18\x04\0\0\0abcd";
+    struct strbuf file, text;
+    strbuf_init(&file);
+    strbuf_init(&text);
+    for (int i = 0; i < 2; i++) {
+        strbuf_add(&file, skippable, sizeof skippable - 1);
+        util_compress(UTIL_ZSTD, i == 0 ? "one\n" : "two\n", 4, &file);
+    }
+    CU_ASSERT_EQUAL(read_bytes(&file, file.n, &text).code, STATUS_OK);
+    CU_ASSERT(is_text(&text, "one\ntwo\n"));
+    CU_ASSERT_EQUAL(read_bytes(&file, sizeof skippable + 9, &text).code, STATUS_INPUT);
+    strbuf_fini(&text);
+    strbuf_fini(&file);
+}
+
 static void plain_bytes_stay(void)
 {
     static const char *const plain[] = {"", "a", "{}\n", "\x1F", "\x28\xB5\x2F", "\xFD\x37zX"};
@@ -315,6 +333,7 @@ void suite_byte_source(CU_pSuite suite);
 void suite_byte_source(CU_pSuite suite)
 {
     CU_add_test(suite, "whole files and several members", whole_files_and_several_members);
+    CU_add_test(suite, "a skippable frame may come first", a_skippable_frame_may_come_first);
     CU_add_test(suite, "plain bytes stay", plain_bytes_stay);
     CU_add_test(suite, "pieces of any size", pieces_of_any_size);
     CU_add_test(suite, "cut files are named", cut_files_are_named);

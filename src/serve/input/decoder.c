@@ -135,6 +135,7 @@ static void xz_stop(struct decoder *d)
 static const struct decoder_format formats[] = {
     {"gzip", "\x1F\x8B", 2, gzip_start, gzip_run, gzip_stop},
     {"zstd", "\x28\xB5\x2F\xFD", 4, zstd_start, zstd_run, zstd_stop},
+    {"zstd", "\x50\x2A\x4D\x18", 4, zstd_start, zstd_run, zstd_stop}, /* pzstd's skippable frame */
     {"xz", "\xFD\x37zXZ", 6, xz_start, xz_run, xz_stop}, /* the sixth byte is the string's NUL */
 };
 
