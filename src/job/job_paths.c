@@ -7,6 +7,7 @@
 #include "serve/input/encoder.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -172,6 +173,25 @@ static size_t list_named(const struct job_options *o, struct named files[NAMED_M
     return n;
 }
 
+/* Refuses a file to write to that a pattern of --input will match once the file is there: the same
+ * command would not resume the job, because it would have another input. */
+static struct status check_patterns(const struct job_options *o, const struct named *f)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(f->path, '/');
+    if (strlen(f->path) >= sizeof folder) return status_ok();
+    parent_folder(f->path, folder);
+    for (size_t i = 0; i < o->files.input.n; i++) {
+        const char *given = o->files.input.values[i];
+        if (!input_files_will_match(given, folder, slash != NULL ? slash + 1 : f->path)) continue;
+        return status_make(STATUS_USAGE,
+                           "--%s %s: expected a name that --input %s does not match, because the "
+                           "job could not resume",
+                           f->flag, f->path, given);
+    }
+    return status_ok();
+}
+
 struct status job_paths_check_inputs(const struct job_options *o, const struct input_files *inputs)
 {
     struct named files[NAMED_MAX];
@@ -179,9 +199,10 @@ struct status job_paths_check_inputs(const struct job_options *o, const struct i
     for (size_t i = 0; i < n; i++) {
         if (!files[i].writes || files[i].path == NULL) continue;
         const char *same = input_files_find(inputs, files[i].path);
-        if (same == NULL) continue;
-        return status_make(STATUS_USAGE, "--%s %s: expected another file than the input %s",
-                           files[i].flag, files[i].path, same);
+        if (same != NULL)
+            return status_make(STATUS_USAGE, "--%s %s: expected another file than the input %s",
+                               files[i].flag, files[i].path, same);
+        TRY(check_patterns(o, &files[i]));
     }
     return status_ok();
 }

@@ -12,8 +12,8 @@
  * output cannot have this name or be a pipe; STATUS_IO when a file cannot be written. */
 struct status job_paths_check(const struct job_options *options);
 
-/* Local. Refuses an output file that is one of `inputs`, once the patterns of --input are expanded.
- * Errors: STATUS_USAGE. */
+/* Local. Refuses an output file that is one of `inputs`, once the patterns of --input are expanded,
+ * or that a pattern will match when the job resumes. Errors: STATUS_USAGE. */
 struct status job_paths_check_inputs(const struct job_options *options,
                                      const struct input_files *inputs);
 

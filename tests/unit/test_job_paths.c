@@ -195,6 +195,33 @@ static void empty_names_are_refused(void)
     teardown();
 }
 
+/* Whether a job with this --input may write `other`, which does not exist yet. */
+static enum status_code check_pattern(const char *name)
+{
+    char given[128];
+    const char *list[1] = {given};
+    struct input_files inputs;
+    snprintf(given, sizeof given, "%s/%s", dir, name);
+    const struct job_options o = {.files = {.input = {.values = {given}, .n = 1}, .output = other}};
+    CU_ASSERT_EQUAL_FATAL(input_files_expand(list, 1, &inputs).code, STATUS_OK);
+    const struct status st = job_paths_check_inputs(&o, &inputs);
+    input_files_fini(&inputs);
+    return st.code;
+}
+
+/* Otherwise the output of the first run would be an input of the second, which would be refused. */
+static void outputs_that_a_pattern_will_match_are_refused(void)
+{
+    setup();
+    CU_ASSERT_EQUAL(check_pattern("[!lm]*"), STATUS_USAGE);
+    CU_ASSERT_EQUAL(check_pattern("../shoal-test-paths*/[hijkno]*"), STATUS_USAGE);
+    CU_ASSERT_EQUAL(check_pattern("*.jsonl"), STATUS_OK);
+    CU_ASSERT_EQUAL(check_pattern("i*"), STATUS_OK);
+    CU_ASSERT_EQUAL(check_pattern("in.jsonl"), STATUS_OK);
+    CU_ASSERT_EQUAL(check_pattern("../../tm[p]"), STATUS_OK); /* a file there would be called tmp */
+    teardown();
+}
+
 void suite_job_paths(CU_pSuite suite);
 void suite_job_paths(CU_pSuite suite)
 {
@@ -207,4 +234,6 @@ void suite_job_paths(CU_pSuite suite)
     CU_add_test(suite, "empty names are refused", empty_names_are_refused);
     CU_add_test(suite, "files that are read are kept", files_that_are_read_are_kept);
     CU_add_test(suite, "a missing folder is named at once", a_missing_folder_is_named_at_once);
+    CU_add_test(suite, "outputs that a pattern will match are refused",
+                outputs_that_a_pattern_will_match_are_refused);
 }

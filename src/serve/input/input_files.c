@@ -5,6 +5,7 @@
 #include "serve/input/dataset_lines.h"
 
 #include <errno.h>
+#include <fnmatch.h>
 #include <glob.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -87,6 +88,37 @@ static bool is_pattern(const char *given)
 {
     struct stat info;
     return strpbrk(given, "*?[") != NULL && input_files_stat(given, &info) != 0;
+}
+
+/* True when the pattern `folders`, or a path without wildcards, stands for a list of folders with
+ * `folder` in it. */
+static bool has_folder(const char *folders, const char *folder)
+{
+    struct stat is, other;
+    glob_t found;
+    bool has = false;
+    if (stat(folder, &is) != 0 || glob(folders, GLOB_NOSORT, NULL, &found) != 0) return false;
+    for (size_t i = 0; i < found.gl_pathc && !has; i++)
+        has = stat(found.gl_pathv[i], &other) == 0 && is.st_dev == other.st_dev &&
+              is.st_ino == other.st_ino;
+    globfree(&found);
+    return has;
+}
+
+bool input_files_will_match(const char *given, const char *folder, const char *name)
+{
+    char pattern[PATH_MAX];
+    size_t n;
+    if (!is_pattern(given)) return false;
+    if (!dataset_lines_split(given, &n)) n = strlen(given);
+    if (n >= sizeof pattern) return false;
+    memcpy(pattern, given, n);
+    pattern[n] = '\0';
+    char *slash = strrchr(pattern, '/');
+    if (fnmatch(slash != NULL ? slash + 1 : pattern, name, FNM_PERIOD) != 0) return false;
+    if (slash == NULL) return has_folder(".", folder);
+    *slash = '\0';
+    return has_folder(slash > pattern ? pattern : "/", folder);
 }
 
 bool input_files_is_stored(const char *given)
