@@ -1,6 +1,6 @@
-/* The scores of sparse attention's index (struct index_args), shared by the instruction sets: the
- * index heads of a row go through a tile of index keys as the rows of attention do, FOLD_ROWS at a
- * time. Needs what attention_fold_body.h needs. */
+/* The scores of sparse attention's index (struct index_args), shared by the instruction sets:
+ * FOLD_ROWS index heads of a row at a time take the place that attention_fold_body.h gives to rows,
+ * and are multiplied with a tile of index keys. Needs the same functions as that file. */
 #ifndef SHOAL_KERNELS_INDEX_BODY_H
 #define SHOAL_KERNELS_INDEX_BODY_H
 

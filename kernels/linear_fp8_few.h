@@ -4,7 +4,8 @@
  *       fp8_quad, with the group's scales     4 x 16 weights, rounded once
  *         fma with the inputs of each row
  *
- * Included by linear_body.h only. */
+ * A chain is the running sum of an output over its inputs, one fma after the other. Included by
+ * linear_body.h only. */
 #ifndef SHOAL_KERNELS_LINEAR_FP8_FEW_H
 #define SHOAL_KERNELS_LINEAR_FP8_FEW_H
 

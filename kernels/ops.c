@@ -1,5 +1,6 @@
-/* The ops: each runs on the device if the table has one, else most run on the threads of the team.
- * This file and ops_*.c define the units into which an op is divided, and the cost of a unit. */
+/* The ops. An op runs on the table's device if there is one, else on the threads of the team (a few
+ * small ops on the calling thread alone). This file and ops_*.c define the units into which an op
+ * is divided, and the cost of a unit. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"

@@ -93,7 +93,7 @@ ALWAYS_INLINE void fp8_usual(struct fp8_codes c, size_t i, struct v16 scale, fp8
                              i == 0 ? scale.a : scale.b);
 }
 
-/* Returns all vectors of input j. */
+/* Returns input j of all sixteen outputs: element j of each of the FP8_VECTORS rows of v. */
 ALWAYS_INLINE struct v16 fp8_joined(fp8_floats v[FP8_VECTORS][QUANT_QUAD], size_t j)
 {
     return (struct v16){v[0][j], v[1][j]};

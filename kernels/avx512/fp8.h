@@ -86,7 +86,7 @@ ALWAYS_INLINE void fp8_usual(struct fp8_codes c, size_t i, struct v16 scale, fp8
         v[j] = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(moved[j], keep)), scale.v);
 }
 
-/* Returns all vectors of input j. */
+/* Returns input j of all sixteen outputs: element j of each of the FP8_VECTORS rows of v. */
 ALWAYS_INLINE struct v16 fp8_joined(fp8_floats v[FP8_VECTORS][QUANT_QUAD], size_t j)
 {
     return (struct v16){v[0][j]};

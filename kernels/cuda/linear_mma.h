@@ -215,8 +215,8 @@ BLOCK_INLINE void mma_load_rows(const uint8_t *stage, uint32_t run, uint32_t r0,
     }
 }
 
-/* Returns four quantized values of an output as signed bytes: those of quad `quad`, which are in
- * `word`. */
+/* Returns an output's quantized values for the four inputs of quad number `quad`, as signed bytes.
+ * `word` is the packed word with this quad; a word of nibbles has two quads. */
 BLOCK_INLINE uint32_t mma_codes(enum quant_kind kind, uint32_t word, uint32_t quad)
 {
     if (kind == QUANT_INT8) return word ^ 0x80808080u;

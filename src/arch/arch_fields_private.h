@@ -22,8 +22,8 @@ struct arch_field {
     const char *key;
     enum arch_field_type type;
     bool required, may_be_zero;
-    bool refused_elsewhere; /* if `only` is false, the field is refused, unless it is off, or 1
-                               where `otherwise` is 1 */
+    bool refused_elsewhere; /* a family whose `only` is false refuses the field, unless it is off
+                               (arch_field_is_off), or it and `otherwise` are 1 */
     size_t at;              /* offset in struct arch_reading */
     double above, most;
     double otherwise; /* value when the field is absent; 0: the member keeps its value */

@@ -83,9 +83,9 @@ static void team_pause_once(void)
 
 /* Makes this thread's next waits sleep at once, because a yield gave its core away for `late_ns`:
  * the scheduler runs a woken thread before threads that compute, but a yielding thread after them.
- * Their number is chosen so that their sleeps cost as much as the yield lost, and it doubles
- * each time that the next yield is late again. So a core that is seldom taken away costs little,
- * and a core on which other processes compute is seldom yielded. */
+ * The number of these waits is chosen so that their sleeps cost as much as the yield lost, and it
+ * doubles each time that the next yield is late again. So a core that is seldom taken away costs
+ * little, and a core on which other processes compute is seldom yielded. */
 static void hurry(struct worker *me, uint64_t late_ns)
 {
     const uint64_t lost_ns = late_ns < LATE_MOST_NS ? late_ns : LATE_MOST_NS;

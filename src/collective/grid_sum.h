@@ -1,7 +1,7 @@
 /* The end of a row-parallel linear: adds the integer sums of the ranks of an axis and rounds each
- * total to f32 once. The result has the bits of comm_sum_i64 followed by op_grid. Between the ranks
- * of a host the totals come back as words of half the bytes, because each rank rounds a part of
- * them for all. Called by model and moe. */
+ * total to f32 once. The result has the bits of comm_sum_i64 followed by op_grid. Ranks of one host
+ * send each other totals as f32, half the bytes of an integer sum: each rank rounds a part of the
+ * totals for all. Called by model and moe. */
 #ifndef SHOAL_COLLECTIVE_GRID_SUM_H
 #define SHOAL_COLLECTIVE_GRID_SUM_H
 

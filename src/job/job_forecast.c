@@ -1,4 +1,5 @@
-/* The forecast of a running job: predicted against measured, and advice (job_private.h). */
+/* Forecasts a running job's time, compares it with the measured time, and logs advice
+ * (job_private.h). */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -7,14 +8,14 @@
 #include "job/job_private.h"
 #include "weights/expert_stream.h"
 
-/* Members after `estimate` are the lead's. */
+/* Only the lead uses the members after `estimate`. */
 struct job_forecast {
     struct node node;
     struct layout_estimate estimate;
     struct cost_model model;
     struct forecast forecast;
     enum forecast_phase phase; /* of the last step */
-    uint64_t since_ns;         /* when it was planned; 0: none was */
+    uint64_t since_ns;         /* when the last step was planned; 0: no step is running */
     double measured_s[FORECAST_PHASE_COUNT];
 };
 

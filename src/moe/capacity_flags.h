@@ -6,7 +6,8 @@
 #include "moe/capacity.h"
 #include "options/flags.h"
 
-/* factor 0: no limit, and policy CAPACITY_DROPLESS once the job has settled its flags. */
+/* factor is 0 when the flag is not given: no limit. The job then sets policy to CAPACITY_DROPLESS.
+ */
 #define CAPACITY_FLAGS(FLAG)                                                                       \
     FLAG(double, factor, "capacity-factor", OF_NUMBER(0.01, 1000, "F"), .journal = JOURNAL_ALWAYS, \
          .help = "limit the tokens of each expert to this multiple of its even share; the bytes "  \

@@ -13,7 +13,7 @@
 
 enum {
     HOME_PASSES = 8,    /* blocks of a layer until its home is chosen again */
-    RATE_HALF_LIFE = 8, /* a rate is a mean over about so many blocks */
+    RATE_HALF_LIFE = 8, /* a rate is a mean over about this many blocks */
 };
 
 struct rated {

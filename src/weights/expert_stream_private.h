@@ -23,9 +23,9 @@ struct stream_entry {
     int32_t slot; /* STREAM_NONE: absent */
     int32_t need; /* index of its need in the block's needs; STREAM_NONE: none, or done */
     enum stream_state state;
-    bool is_in_use; /* of the run that the caller computes */
-    bool is_home;
-    float rate; /* the share of the last steps in which it had rows; at first 1 */
+    bool is_in_use; /* it belongs to the run that the caller computes */
+    bool is_home;   /* it stays in memory between steps */
+    float rate;     /* the share of its layer's last blocks in which it had rows; at first 1 */
 };
 
 /* One MoE layer of the stage. */
@@ -33,20 +33,20 @@ struct stream_layer {
     uint32_t file_layer;
     struct expert_shape shape;
     struct packed *matrix[EXPERT_MATRIX_COUNT]; /* [n_local] borrowed, the layer's weights */
-    const uint32_t *expert_at;                  /* [E] borrowed; NULL: by id */
-    uint32_t n_passes;                          /* blocks since the home was chosen */
+    const uint32_t *expert_at; /* [E] the expert at each place; borrowed; NULL: in order of id */
+    uint32_t n_passes;         /* the layer's blocks so far */
 };
 
 struct expert_stream {
     struct expert_file *file;    /* owned */
     struct failpoint *failpoint; /* borrowed; NULL: none */
     uint32_t part;
-    uint32_t first_place;        /* of the rank's experts */
+    uint32_t first_place;        /* place of the rank's first expert */
     uint32_t n_layers, n_local;  /* MoE layers of the stage; experts of the rank in each */
     uint32_t *layer_at;          /* [layers of the stage] a MoE layer's number; owned */
     struct stream_layer *layers; /* [n_layers] owned */
     size_t slot_bytes;           /* the largest expert of any layer */
-    uint32_t n_slots, n_home;    /* slots in all; in the home of each layer */
+    uint32_t n_slots, n_home;    /* slots in all; experts in the home of each layer */
     char *memory;                /* owned, mapped [n_slots, slot_bytes] */
     struct direct_reads *direct; /* owned; NULL: reads in the plain way */
     cpu_set_t cpus;              /* where the reader may run */
@@ -57,16 +57,16 @@ struct expert_stream {
     pthread_cond_t to_reader, to_caller;
     struct stream_entry *entries; /* [n_layers, n_local] owned */
     int32_t *in_slot;             /* [n_slots] the entry in a slot; STREAM_NONE: none; owned */
-    uint32_t n_free;              /* slots */
-    uint32_t layer;               /* of the block; n_layers: none yet */
-    struct expert_need *needs;    /* [n_local] owned */
-    bool *is_done;                /* [n_local] owned */
-    size_t n_needs, n_done, first_left;
-    struct expert_run run; /* in use */
-    bool in_order;
-    size_t most_rows;
-    bool is_over;
-    struct status status; /* the reader's first failure */
+    uint32_t n_free;              /* free slots */
+    uint32_t layer;               /* the current block's layer; n_layers: no block yet */
+    struct expert_need *needs;    /* [n_needs] the block's needs; room for n_local; owned */
+    bool *is_done;                /* [n_needs] given to the caller; owned */
+    size_t n_needs, n_done, first_left; /* first_left: the first need that is not done */
+    struct expert_run run;              /* the run that the caller computes */
+    bool in_order;                      /* needs are given out in their order */
+    size_t most_rows;                   /* the most rows of a run, unless one need has more */
+    bool is_over;                       /* the reader must end */
+    struct status status;               /* the reader's first failure */
     struct expert_stream_stats stats;
 };
 

@@ -97,9 +97,9 @@ static void put_heads(const struct gguf_model *m, struct strbuf *out)
 }
 
 /* Appends the router's expert groups, for the families with latent attention. Files written before
- * llama.cpp knew these keys (2025) lack them; llama.cpp then routes without groups. Here the number
- * of experts tells the groups: the published models with 160 and 256 experts are DeepSeek-V2 and
- * V3. */
+ * llama.cpp knew these keys (2025) lack them; llama.cpp then routes without groups. shoal takes the
+ * groups from the number of experts: the published models with 160 and 256 experts are DeepSeek-V2
+ * and V3. */
 static struct status put_expert_groups(const struct gguf_model *m, struct strbuf *out)
 {
     static const char count[] = "deepseek2.expert_group_count";
@@ -126,8 +126,8 @@ static struct status put_expert_groups(const struct gguf_model *m, struct strbuf
 /* Appends the fields that follow from the model's sizes and tensors, not from a key. */
 static struct status put_derived(const struct gguf_model *m, struct strbuf *out)
 {
-    /* no key marks the 27B models, whose scale differs: like llama.cpp, knows them by their number
-     * of layers */
+    /* the 27B models have another scale, and no key marks them: their number of layers does, as in
+     * llama.cpp */
     const bool is_27b = m->n_layers == (m->arch == GGUF_GEMMA2 ? 46 : 62);
     if (m->arch == GGUF_GEMMA2 || m->arch == GGUF_GEMMA3)
         put_int(out, "query_pre_attn_scalar", is_27b ? m->width / m->n_heads : m->head_dim);

@@ -45,9 +45,9 @@ struct rank_rules {
     bool adds_special;         /* the tokenizer adds its tokens around a pair */
     bool joins;     /* the tokenizer joins query and document, and there is no pair_template */
     bool has_types; /* if it joins: the tokens have types, which the tokenizer sets */
-    /* an encoder's head has a dense layer and a tanh before `head`, and a bias. All NULL: none.
-     * With `norm` [D], norm_bias [D] and norm_eps it has a GELU and a layer norm instead of the
-     * tanh. */
+    /* An encoder's head has a dense layer and a tanh before `head`, and adds `bias` after it. With
+     * `norm` [D], norm_bias [D] and norm_eps it has a GELU and a layer norm instead of the tanh.
+     * Other heads have none of these: all pointers are NULL. */
     const float *dense, *dense_bias, *bias; /* [D inputs, D outputs], [D], [n_labels] */
     const float *norm, *norm_bias;
     double norm_eps;

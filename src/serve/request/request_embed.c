@@ -132,7 +132,8 @@ static struct status read_inputs(struct request_parser *p, const struct js_node 
     return status_ok();
 }
 
-/* Finds the text before each input, which prompt_name or the job names. *out is NULL for none. */
+/* *out = the prompt that is put before each input: the one that the line's prompt_name names, else
+ * the job's; NULL: none. */
 static struct status find_prompt(struct request_parser *p, const struct js_node *fields,
                                  const struct js_node **out)
 {
