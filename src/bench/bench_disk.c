@@ -1,6 +1,6 @@
-/* shoal bench --disk: what the disk of a host gives to ranks that stream experts from it. All ranks
- * read at the same time (bench_disk.h); this file adds their rates and writes table, JSON and the
- * node's file. */
+/* shoal bench --disk: how fast a host's disk serves ranks that stream experts from it. All ranks
+ * read at the same time (bench_disk.h); this file adds up their rates and writes the table, the
+ * JSON and the node's file. */
 #include "bench/bench_disk.h"
 
 #include "base/file_replace.h"

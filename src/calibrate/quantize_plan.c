@@ -114,8 +114,8 @@ static uint64_t leaves_least(const struct arch_tensor *row)
     return row->is_expert ? LEAF_EXPERT_LEAST : LEAF_DENSE_LEAST;
 }
 
-/* Chooses smaller groups for a tensor that is too short to be cut into enough leaves of whole
- * groups, and in o_proj of whole heads. */
+/* Chooses smaller groups for a tensor whose inputs are too few to be cut into enough leaves
+ * (K-blocks) of whole groups. In o_proj a leaf also has whole heads. */
 static void fit_groups(const struct arch *m, const struct weight_spec *s, struct quantize_choice *c)
 {
     if (!s->tensor->has_leaves) return;

@@ -14,7 +14,8 @@
 
 enum { STUB_CONTEXT = 4096, STUB_VOCAB = 1 << 20, DRY_CONTEXTS = 64, REPORT_LINES = 1000000 };
 
-/* The stub that replaces the ranks. Like ranks, it holds a step's results until their turn. */
+/* The stub that replaces the ranks. As from ranks, the results of a step come when its group's next
+ * turn begins. */
 struct stub {
     uint32_t n_groups, n_replicas;
     struct step_result *results; /* [pp, dp], owned */
@@ -32,7 +33,8 @@ static uint64_t dry_run_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* True if the answer ends here: with the chance that gives answers of watch->mean_answer tokens. */
+/* True if the answer ends with this token: a made-up chance of 1 in watch->mean_answer, so that
+ * answers have this many tokens on average. */
 static bool stub_ends(const struct job *j, const struct stub *stub, const struct plan_seq *s)
 {
     const double mean = stub->watch != NULL ? stub->watch->mean_answer : 0;

@@ -10,13 +10,14 @@
 #include "serve/request/rank_flags.h"
 #include "text/chat/chat.h"
 
-/* All zeros: none. */
+/* All zeros: the job makes neither vectors nor scores. */
 struct job_embed {
     struct embed_rules rules; /* borrow from doc and from the flags */
     struct js_doc *doc;       /* the checkpoint's embedding_json; NULL: it has none */
-    float *head;              /* owned; of shoal rank */
-    float *dense;             /* owned; of an encoder's head: its layer, and its biases; or NULL */
-    double *work;             /* owned [D], beside dense */
+    float *head;              /* owned; shoal rank's rank_rules.head */
+    float *dense;             /* owned; the dense layer, norm and biases of an encoder's head; NULL:
+                                 the head has none */
+    double *work;             /* owned [D] rank_rules.work; NULL without dense */
     char *pair_template;      /* owned; the text of --pair-template; NULL: none */
 };
 

@@ -88,7 +88,8 @@ static struct status read_modern(const struct js_node *config, struct modern_hea
                        "config.json: classifier_activation \"%.80s\" is not implemented", gate);
 }
 
-/* Reads ModernBERT's layer norm behind the dense layer to norm [2 D], zeroed. */
+/* Reads the layer norm that follows the dense layer in ModernBERT's head. norm [2 D] = its weights,
+ * then its biases; all zeros before. */
 static struct status read_head_norm(struct job_embed *e, struct ckpt *c, const struct arch *m,
                                     float *norm)
 {

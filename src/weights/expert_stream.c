@@ -188,8 +188,9 @@ uint64_t expert_stream_one_bytes(const struct expert_stream *s)
     return s->slot_bytes;
 }
 
-/* Returns the number of slots for the ring: a quarter, but at least the smaller of half and 2
- * EXPERT_STREAM_DEPTH, so that several reads are in flight while the reader waits for a core. */
+/* Returns the number of slots for the ring (expert_stream.h): a quarter of n_slots, but at least
+ * the smaller of half of them and 2 EXPERT_STREAM_DEPTH, so that several reads are in flight while
+ * the reader waits for a core; never below EXPERT_STREAM_LEAST. */
 static uint64_t ring_slots(uint64_t n_slots)
 {
     const uint64_t half = n_slots / 2, most = 2 * EXPERT_STREAM_DEPTH, quarter = n_slots / 4;

@@ -3,7 +3,7 @@
  * compute.
  *
  *     memory   [ home: the same share of each layer's experts, those used most | ring ]
- *     ring     the experts of this layer and the next ones, replaced by the next use
+ *     ring     the experts of this layer and the next ones; the one needed last is evicted first
  *
  * A layer's experts come up once per step, in the layers' order, so the experts used last are
  * needed last: plain LRU would drop each expert just before its next use. Experts without rows are

@@ -65,9 +65,9 @@ struct status gpu_place(const int32_t *gpu_numa, uint32_t n_gpus, const int32_t 
 
 /* The ranks of one node, in the launcher's order. */
 struct crew {
-    int32_t *numa;    /* [n] */
-    uint32_t *rank;   /* [n] in the layout's order */
-    uint32_t *gpu_of; /* [n] */
+    int32_t *numa;    /* [n] a rank's NUMA node; below 0: unknown */
+    uint32_t *rank;   /* [n] a rank's number in the layout */
+    uint32_t *gpu_of; /* [n] the GPU that a rank gets */
     uint32_t n;
 };
 

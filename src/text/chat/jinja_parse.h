@@ -85,13 +85,13 @@ enum { JOP_IN = 1, JOP_NOT_IN = 2 };
 struct jnode {
     enum jnode_kind kind;
     int line;
-    int op; /* JOP2 or one character; JOP_IN, JOP_NOT_IN */
+    int op; /* the operator: one character, two as JOP2, JOP_IN or JOP_NOT_IN */
     const struct jname *name;
     const struct jfunction *fn;
     struct jvalue value;
     struct jnode *a, *b, *c, *d;
-    struct jnode *list; /* first child of many */
-    struct jnode *next; /* sibling */
+    struct jnode *list; /* the first of any number of children */
+    struct jnode *next; /* the next child in its parent's list */
 };
 
 enum { JNAME_BUCKETS = 4096 };

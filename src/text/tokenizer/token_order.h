@@ -16,7 +16,7 @@ void token_order_destroy(struct token_order **order);
 
 /* Local. Returns the bytes that a token adds to an answer; borrowed. begins: the token is the
  * answer's first, from which some decoders strip a blank. *n is 0 when the token adds no bytes, is
- * not one of the sorted tokens, or is first and would also lose blanks inside it. */
+ * not one of the sorted tokens, or is first and the decoder would also remove blanks inside it. */
 const char *token_order_text(const struct token_order *o, int32_t id, bool begins, size_t *n);
 
 /* Local. Sets bit id of mask [ceil(vocab_size / 32)], which the caller has zeroed, for each token

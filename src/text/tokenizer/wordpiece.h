@@ -1,7 +1,7 @@
 /* WordPiece (Schuster and Nakajima, 2012; as BERT uses it): a word is cut from left to right into
- * the longest pieces that the vocabulary has; pieces that continue a word begin with a prefix
- * there. Added tokens are none of its pieces. Called by the tokenizer for every piece of a text if
- * tokenizer.json has the model type WordPiece. */
+ * the longest pieces that the vocabulary has. In the vocabulary, pieces that continue a word begin
+ * with a prefix ("##"). Added tokens do not count as pieces. Called by the tokenizer for each word
+ * of a text if tokenizer.json has the model type WordPiece. */
 #ifndef SHOAL_TEXT_TOKENIZER_WORDPIECE_H
 #define SHOAL_TEXT_TOKENIZER_WORDPIECE_H
 
@@ -16,15 +16,15 @@ struct wordpiece {
     struct str_map vocab;              /* key -> id of the model's vocabulary; keys are borrowed */
     char prefix[WORDPIECE_PREFIX_MAX]; /* of pieces that continue a word, [n_prefix] */
     size_t n_prefix;
-    size_t n_chars_max; /* a longer word is unknown as a whole */
+    size_t n_chars_max; /* a word of more characters becomes unk_id */
     size_t n_key_max;   /* bytes of the longest key */
     int32_t unk_id;
     struct strbuf key; /* owned scratch */
 };
 
-/* Local. Appends the ids of one word of well-formed UTF-8, or unk_id if no cut of it is in the
- * vocabulary. Takes time proportional to the word's bytes times the longest key. Errors:
- * STATUS_MEMORY. */
+/* Local. Appends the ids of the pieces of one word of well-formed UTF-8, or only unk_id if the word
+ * is too long or at some place no piece of the vocabulary fits. Takes time proportional to the
+ * word's bytes times the longest key. Errors: STATUS_MEMORY. */
 struct status wordpiece_encode(struct wordpiece *w, const char *word, size_t n,
                                struct token_list *out);
 
