@@ -166,7 +166,7 @@ struct status arch_derive_experts(struct arch_reading *r);
  * two names; NULL: it has none. Borrowed. */
 const char *arch_rope_rule(const struct js_node *rope);
 
-/* arch_rope_fields.c. Local. Checks the rule and the names in a RoPE object,
+/* arch_rope_fields.c. Local. Checks the rule, the names and their types in a RoPE object,
  * r->node.rope_scaling, rope_parameters or local_rope, named `where` in sentences. arch_rope.c
  * interprets the values, when convert runs. Errors: STATUS_INPUT. */
 struct status arch_rope_fields_check(const struct arch_reading *r, const struct js_node *rope,

@@ -25,6 +25,27 @@ static bool rule_is_long(const struct js_node *rope)
     return rule != NULL && (strcmp(rule, "longrope") == 0 || strcmp(rule, "su") == 0);
 }
 
+/* Checks the types of the rule and of numbers: arch_rope.c takes a value of another type for one
+ * that is missing. */
+static struct status check_type(const struct arch_reading *r, const char *where, const char *key,
+                                const struct js_node *value)
+{
+    static const char *const numbers[] = {
+        "rope_theta",      "partial_rotary_factor", "factor",
+        "mscale",          "mscale_all_dim",        "original_max_position_embeddings",
+        "low_freq_factor", "high_freq_factor",      "beta_fast",
+        "beta_slow",       "attention_factor",
+    };
+    const bool is_rule = strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0;
+    const bool is_number = listed(key, numbers, sizeof numbers / sizeof numbers[0]);
+    double number;
+    if (js_type(value) == JS_NULL || (is_rule && js_string(value, NULL) != NULL) ||
+        (is_number && js_number(value, &number)) || !(is_rule || is_number))
+        return status_ok();
+    return status_make(STATUS_INPUT, "%s: %s: field \"%s\": expected %s, found another type",
+                       r->what, where, key, is_rule ? "a rule's name" : "a number");
+}
+
 struct status arch_rope_fields_check(const struct arch_reading *r, const struct js_node *rope,
                                      const char *where)
 {
@@ -60,7 +81,11 @@ struct status arch_rope_fields_check(const struct arch_reading *r, const struct 
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
+    if (js_type(rope) != JS_OBJECT && !arch_field_is_off(rope))
+        return status_make(STATUS_INPUT, "%s: %s: expected an object, found another type", r->what,
+                           where);
     while (js_next(rope, &it, &key, &value)) {
+        TRY(check_type(r, where, key, value));
         if (listed(key, names, sizeof names / sizeof names[0]) || arch_field_is_off(value) ||
             (is_special && listed(key, more, sizeof more / sizeof more[0])) ||
             (r->m.family->delta_apart && listed(key, images, sizeof images / sizeof images[0])) ||

@@ -220,6 +220,30 @@ static void rope_theta_is_found_in_both_places(void)
            "rope_scaling, rope_parameters");
 }
 
+/* A value of another type is not taken for one that is missing. */
+static void values_of_rope_have_their_types(void)
+{
+    static const char *const wrong[][2] = {
+        {"\"linear\"", "rope_parameters: expected an object"},
+        {"[1]", "rope_parameters: expected an object"},
+        {"5", "rope_parameters: expected an object"},
+        {"{\"rope_theta\":\"1e6\"}", "rope_theta\": expected a number"},
+        {"{\"rope_theta\":true}", "rope_theta\": expected a number"},
+        {"{\"rope_type\":7,\"rope_theta\":1e6}", "rope_type\": expected a rule's name"},
+        {"{\"type\":[],\"rope_theta\":1e6}", "type\": expected a rule's name"},
+        {"{\"rope_type\":\"yarn\",\"factor\":2,\"mscale\":\"1\"}", "mscale\": expected a number"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char config[1024];
+        snprintf(config, sizeof config, "%s,\"rope_parameters\":%s", LLAMA, wrong[i][0]);
+        refuse(config, wrong[i][1]);
+    }
+    CU_ASSERT_EQUAL(parse(LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\","
+                                "\"rope_theta\":1e6,\"factor\":null}")
+                        .code,
+                    STATUS_OK);
+}
+
 static void what_is_not_implemented_is_refused_by_name(void)
 {
     refuse("\"architectures\":[\"GPT2LMHeadModel\"]", "GPT2LMHeadModel");
@@ -364,6 +388,7 @@ void suite_arch(CU_pSuite suite)
     CU_add_test(suite, "published configs are taken", published_configs_are_taken);
     CU_add_test(suite, "latent attention is understood", latent_attention_is_understood);
     CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);
+    CU_add_test(suite, "values of RoPE have their types", values_of_rope_have_their_types);
     CU_add_test(suite, "what is not implemented is refused by name",
                 what_is_not_implemented_is_refused_by_name);
     CU_add_test(suite, "fields of other families are refused",
