@@ -232,6 +232,26 @@ static void directory_put(const char *config, const char *tensors)
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 #define TWO(first, second) "{" T(first, "[2,2]", "[0,16]") "," T(second, "[2,2]", "[16,32]") "}"
 
+/* A text beside the weights that is cut, empty, or a link to nothing. */
+static void texts_that_are_not_whole_are_refused(void)
+{
+    static const char *const names[] = {"hf/tokenizer.json", "hf/tokenizer_config.json",
+                                        "hf/generation_config.json"};
+    static const char *const texts[] = {"{\"model\":{", "", NULL};
+    for (size_t i = 0; i < 3 * 3; i++) {
+        const char *name = names[i / 3], *text = texts[i % 3];
+        if (text != NULL)
+            put_file(scratch(name), text, strlen(text));
+        else
+            CU_ASSERT_EQUAL(symlink("nowhere", scratch(name)), 0);
+        const struct status st = convert(scratch("hf"), scratch("a.h5"), NULL);
+        CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+        CU_ASSERT_PTR_NOT_NULL(strstr(st.text, name + 3));
+        CU_ASSERT_NOT_EQUAL(access(scratch("a.h5"), F_OK), 0);
+        unlink(scratch(name));
+    }
+}
+
 static void what_cannot_be_converted_is_a_sentence_and_leaves_nothing(void)
 {
     static const char *const bad[][3] = {
@@ -265,6 +285,8 @@ static void what_cannot_be_converted_is_a_sentence_and_leaves_nothing(void)
     }
     directory_put("{}", TWO("a", "b"));
     CU_ASSERT_EQUAL(convert(scratch("hf"), scratch("a.h5"), NULL).code, STATUS_OK);
+    unlink(scratch("a.h5"));
+    texts_that_are_not_whole_are_refused();
     unlink(scratch("hf/model.safetensors"));
     CU_ASSERT_EQUAL_FATAL(mkfifo(scratch("hf/model.safetensors"), 0600), 0);
     CU_ASSERT_EQUAL(convert(scratch("hf"), scratch("a.h5"), NULL).code, STATUS_INPUT);

@@ -10,6 +10,7 @@
 #include "checkpoint/convert/sentence_files.h"
 #include "text/tokenizer/tiktoken.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -22,8 +23,14 @@ static struct status text_file(struct source_texts *s, const char *name, enum ck
     struct stat info;
     TRY(file_join(s->path, name, &path));
     struct status st = status_ok();
-    if (stat(path, &info) == 0) st = file_read(path, TEXT_BYTES_MAX, &text, &n);
-    if (text != NULL) {
+    if (stat(path, &info) == 0) {
+        st = file_read(path, TEXT_BYTES_MAX, &text, &n);
+        if (!status_failed(&st) && n == 0)
+            st = status_make(STATUS_INPUT, "%s: is empty; was it downloaded in full?", path);
+    } else if (lstat(path, &info) == 0) { /* a link to nothing is not a missing file */
+        st = status_make(STATUS_INPUT, "%s: cannot be opened: %s", path, strerror(errno));
+    }
+    if (!status_failed(&st) && text != NULL) {
         strbuf_clear(&s->texts[which]);
         strbuf_add(&s->texts[which], text, n);
         st = strbuf_status(&s->texts[which]);
@@ -31,6 +38,18 @@ static struct status text_file(struct source_texts *s, const char *name, enum ck
     mem_free(&text);
     mem_free(&path);
     return st;
+}
+
+/* Reads a file that must be JSON if it is there. What its values mean is checked when a job reads
+ * the checkpoint. */
+static struct status json_file(struct source_texts *s, const char *name, enum ckpt_text which)
+{
+    struct js_doc *doc = NULL;
+    TRY(text_file(s, name, which));
+    if (s->texts[which].n == 0) return status_ok();
+    const struct status st = js_parse(s->texts[which].data, s->texts[which].n, name, &doc);
+    js_destroy(&doc);
+    return status_wrap(st, "%s", s->path);
 }
 
 /* Reads the template of a node: a string, or the entry named "default" of a list. */
@@ -98,9 +117,9 @@ struct status source_texts_read(struct source_texts *s)
     if (s->texts[CKPT_TEXT_CONFIG].n > 0)
         TRY(published_base_config(&s->texts[CKPT_TEXT_CONFIG], "config.json"));
     TRY(sentence_files_read(s->path, &s->texts[CKPT_TEXT_EMBEDDING]));
-    TRY(text_file(s, "generation_config.json", CKPT_TEXT_GENERATION_CONFIG));
-    TRY(text_file(s, "tokenizer.json", CKPT_TEXT_TOKENIZER));
-    TRY(text_file(s, "tokenizer_config.json", CKPT_TEXT_TOKENIZER_CONFIG));
+    TRY(json_file(s, "generation_config.json", CKPT_TEXT_GENERATION_CONFIG));
+    TRY(json_file(s, "tokenizer.json", CKPT_TEXT_TOKENIZER));
+    TRY(json_file(s, "tokenizer_config.json", CKPT_TEXT_TOKENIZER_CONFIG));
     if (s->texts[CKPT_TEXT_CONFIG].n == 0) {
         return status_make(STATUS_INPUT, "%s: expected a config.json in it", s->path);
     }
