@@ -122,6 +122,11 @@ static void hostile_headers_are_refused_by_name(void)
         const struct status st = safetensors_open(scratch("a.safetensors"), &s);
         CU_ASSERT(st.code == STATUS_INPUT && strstr(st.text, "a header of") != NULL);
     }
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
+    struct safetensors *none = NULL;
+    put_file(scratch("a.safetensors"), pointer, sizeof pointer - 1);
+    const struct status st = safetensors_open(scratch("a.safetensors"), &none);
+    CU_ASSERT(st.code == STATUS_INPUT && strstr(st.text, "git lfs pull") != NULL);
     scratch_clear();
 }
 

@@ -233,6 +233,11 @@ static struct status header_read(struct safetensors *s, size_t index)
                            shard->path, (unsigned long long)shard->n_bytes);
     }
     TRY(shard_read(shard, 0, sizeof prefix, prefix));
+    if (memcmp(prefix, "version ", sizeof prefix) == 0)
+        return status_make(STATUS_INPUT,
+                           "%s: a text that stands for the file in a git repository; get the file "
+                           "with: git lfs pull",
+                           shard->path);
     for (int i = 7; i >= 0; i--) n = n << 8 | prefix[i];
     if (n > SAFETENSORS_HEADER_MAX || n > shard->n_bytes - sizeof prefix) {
         return status_make(STATUS_INPUT,
