@@ -22,13 +22,17 @@ static void add_end_id(struct job_text *t, int64_t id)
 }
 
 /* Adds a single id or a list of ids. */
-static void add_end_ids(struct job_text *t, const struct js_node *node)
+static struct status add_end_ids(struct job_text *t, const struct js_node *node)
 {
     int64_t id;
-    if (js_int(node, &id)) add_end_id(t, id);
-    for (size_t i = 0; js_type(node) == JS_ARRAY && i < js_count(node); i++) {
-        if (js_int(js_at(node, i), &id)) add_end_id(t, id);
+    const bool is_list = js_type(node) == JS_ARRAY;
+    if (js_type(node) == JS_NULL) return status_ok();
+    for (size_t i = 0; i < (is_list ? js_count(node) : 1); i++) {
+        if (!js_int(is_list ? js_at(node, i) : node, &id))
+            return status_make(STATUS_INPUT, "eos_token_id: expected a token id or a list of them");
+        add_end_id(t, id);
     }
+    return status_ok();
 }
 
 /* given NULL: there are no flags. */
@@ -38,8 +42,8 @@ static bool is_default(const struct flags_given *given, const char *flag)
 }
 
 /* Sets sampling defaults from generation_config.json (root), except those whose flag was given. */
-static void take_values(struct request_defaults *d, const struct js_node *root,
-                        const struct flags_given *given)
+static struct status take_values(struct request_defaults *d, const struct js_node *root,
+                                 const struct flags_given *given)
 {
     const struct {
         const char *key, *flag;
@@ -49,12 +53,31 @@ static void take_values(struct request_defaults *d, const struct js_node *root,
                    {"min_p", "min-p", &d->min_p},
                    {"repetition_penalty", "repetition-penalty", &d->repetition_penalty}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        double value;
-        if (!is_default(given, numbers[i].flag)) continue;
-        if (js_number(js_get(root, numbers[i].key), &value)) *numbers[i].value = value;
+        const struct js_node *node = js_get(root, numbers[i].key);
+        if (!is_default(given, numbers[i].flag) || js_type(node) == JS_NULL) continue;
+        if (!js_number(node, numbers[i].value))
+            return status_make(STATUS_INPUT, "%s: expected a number; --%s overrides it",
+                               numbers[i].key, numbers[i].flag);
     }
-    int64_t top_k;
-    if (is_default(given, "top-k") && js_int(js_get(root, "top_k"), &top_k)) d->top_k = top_k;
+    const struct js_node *top_k = js_get(root, "top_k");
+    if (!is_default(given, "top-k") || js_type(top_k) == JS_NULL) return status_ok();
+    if (js_int(top_k, &d->top_k)) return status_ok();
+    return status_make(STATUS_INPUT, "top_k: expected an integer; --top-k overrides it");
+}
+
+/* As take_values, and refuses values that the flags would refuse, which the user did not give. */
+static struct status take_good_values(struct request_defaults *d, const struct js_node *root,
+                                      const struct flags_given *given)
+{
+    struct request_defaults alone;
+    request_defaults_init(&alone);
+    TRY(take_values(&alone, root, given));
+    struct status st = request_defaults_check(&alone);
+    if (status_failed(&st)) {
+        st.code = STATUS_INPUT;
+        return st;
+    }
+    return take_values(d, root, given);
 }
 
 static struct status read_generation_config(struct job_text *t, const struct ckpt *c,
@@ -65,10 +88,10 @@ static struct status read_generation_config(struct job_text *t, const struct ckp
     if (text == NULL) return status_ok();
     struct js_doc *doc = NULL;
     TRY(js_parse(text, n, "generation_config.json", &doc));
-    add_end_ids(t, js_get(js_root(doc), "eos_token_id"));
-    take_values(&t->defaults, js_root(doc), given);
+    struct status st = add_end_ids(t, js_get(js_root(doc), "eos_token_id"));
+    if (!status_failed(&st)) st = take_good_values(&t->defaults, js_root(doc), given);
     js_destroy(&doc);
-    return status_ok();
+    return status_wrap(st, "generation_config.json");
 }
 
 /* Returns the id of a token of tokenizer_config.json, which is a string, or an object with
@@ -148,6 +171,7 @@ static struct status read_tokenizer_config(struct job_text *t, const struct ckpt
 {
     size_t n;
     const char *text = ckpt_tokenizer_config_json(c, &n);
+    snprintf(t->chat_missing, sizeof t->chat_missing, "this model has no tokenizer");
     if (t->tokenizer == NULL) return status_ok();
     struct js_doc *doc = NULL;
     if (text != NULL) TRY(js_parse(text, n, "tokenizer_config.json", &doc));
@@ -226,6 +250,8 @@ struct status job_text_init(struct job_text *t, const struct job_options *o, con
     *t = (struct job_text){.prefix_id = -1};
     t->defaults = o->sampling;
     TRY(status_wrap(chat_date_parse(o->run.template_date, &t->date), "--template-date"));
+    if (c == NULL)
+        snprintf(t->chat_missing, sizeof t->chat_missing, "no chat template without --model");
     if (c != NULL) TRY(read_checkpoint(t, c, m, &o->given));
     TRY(read_form(t, &o->files));
     settle_reasoning(t);

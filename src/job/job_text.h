@@ -13,7 +13,7 @@ enum { JOB_END_IDS_MAX = 64 };
 struct job_text {
     struct tokenizer *tokenizer; /* owned; NULL when the checkpoint has none */
     struct chat *chat;           /* owned; NULL: the checkpoint has none, or it cannot be run */
-    char chat_missing[STATUS_TEXT_MAX]; /* why chat is NULL; empty without a tokenizer */
+    char chat_missing[STATUS_TEXT_MAX]; /* why chat is NULL */
     struct chat *made_by;               /* --prompt-template; owned */
     uint64_t made_by_hash[2];           /* XXH3-128 of its file */
     struct request_form form;           /* all zeros: lines are requests */
