@@ -253,6 +253,33 @@ static void stdin_is_compared_as_it_comes(void)
     }
 }
 
+/* Line 2, an error row, is in the journal while line 1 still runs. Then stdin has a single line,
+ * whose row is written before the input turns out to be too short. */
+static void an_input_that_is_too_short_completes_nothing(void)
+{
+    static const char text[] = "{\"custom_id\":\"a\",\"prompt\":\"long\",\"max_tokens\":90,"
+                               "\"ignore_eos\":true}\n{\"custom_id\":\"b\",\"top_p\":9}\n";
+    static const char single[] = "{\"custom_id\":\"b\",\"top_p\":9}\n";
+    struct util_job job;
+    struct util_outcome out;
+    struct journal_facts facts;
+    util_job_init_text(&job, text, sizeof text - 1, false);
+    job.o.flags.checkpoint_tokens = 0;
+    util_job_run(&job, 4, false, &out);
+    CU_ASSERT_FALSE(status_failed(&out.st) || out.done);
+    util_write_file(job.input, single, sizeof single - 1);
+    run_from_elsewhere(&job, "", false, UTIL_TO_THE_END, &out);
+    CU_ASSERT_EQUAL(out.st.code, STATUS_INPUT);
+    CU_ASSERT_PTR_NOT_NULL(strstr(out.st.text, "line 2: it changed"));
+    const int fd = open(job.journal, O_RDONLY);
+    CU_ASSERT_EQUAL_FATAL(journal_facts_read(fd, job.journal, &facts).code, STATUS_OK);
+    CU_ASSERT_EQUAL(facts.n_rows, 2);
+    CU_ASSERT_FALSE(facts.is_complete);
+    journal_facts_fini(&facts);
+    close(fd);
+    util_job_fini(&job);
+}
+
 static void refused(struct util_job *job, enum status_code code, const char *words)
 {
     struct util_outcome out;
@@ -448,6 +475,8 @@ void suite_journal(CU_pSuite suite)
     CU_add_test(suite, "a damaged output is mended", a_damaged_output_is_mended);
     CU_add_test(suite, "a finished job does nothing again", a_finished_job_does_nothing_again);
     CU_add_test(suite, "stdin is compared as it comes", stdin_is_compared_as_it_comes);
+    CU_add_test(suite, "an input that is too short completes nothing",
+                an_input_that_is_too_short_completes_nothing);
     CU_add_test(suite, "a changed input is refused", a_changed_input_is_refused);
     CU_add_test(suite, "changed settings are refused by name",
                 changed_settings_are_refused_by_name);

@@ -117,18 +117,18 @@ static uint64_t lines_taken(const struct lead *l)
     return (l->o.part != NULL ? l->o.part->n_before : 0) + l->lines.n_read;
 }
 
+/* Ends the reading, unless the journal or an audit knows of further lines: then the job must not
+ * count as complete. */
 static struct status end_of_input(struct lead *l)
 {
-    l->lines.all_read = true;
     if (l->o.audit != NULL) {
         return status_make(STATUS_INPUT,
                            "input %s: it ends before the line of the output's last row",
                            l->o.input_path);
     }
-    if (l->lines.journal == NULL ||
-        journal_facts_of(l->lines.journal)->last_line <= lines_taken(l)) {
-        return status_ok();
-    }
+    l->lines.all_read =
+        l->lines.journal == NULL || journal_facts_of(l->lines.journal)->last_line <= lines_taken(l);
+    if (l->lines.all_read) return status_ok();
     return journal_line_changed(line_reader_place(l->lines.reader, lines_taken(l) + 1));
 }
 
