@@ -38,7 +38,7 @@ const struct quant_rows *act_codes_to_make(struct act_rows *rows, const struct p
  * floats. */
 bool act_codes_alike(const struct packed *a, const struct packed *b);
 
-/* Local. Makes the quantized rows for w by copying: row slots[i] becomes row i / per_row of `from`
+/* Local. Makes the quantized rows for w by copying: row slots[i] = row i / per_row of `from`
  * (struct scatter_args in kernels/ops.h). Does not read rows->x; rows->memory is not NULL. */
 struct scatter_args;
 void act_codes_scatter(const struct kern_table *k, struct act_rows *rows, const struct packed *w,

@@ -23,8 +23,8 @@ ALWAYS_INLINE void index_heads(enum dtype t, size_t n_rows, const struct tile_fo
     }
 }
 
-/* sum [TILE] = the scores of the first n_slots slots of a tile. q [H, Hd], weights [H]: the row's.
- */
+/* sum [TILE] = the scores of the first n_slots slots of a tile, for one row with q [H, Hd] and
+ * weights [H]. */
 ALWAYS_INLINE void index_tile(enum dtype t, const struct index_args *a, const struct tile *tile,
                               const float *q, const float *weights, size_t n_slots, float *sum)
 {

@@ -1,5 +1,5 @@
-/* Linears with quantized weights whose rows are floats, or rounded to bf16 (half_rows.cu), for few
- * rows. */
+/* Linears with quantized weights and float activations, which half_rows.cu has rounded to bf16, for
+ * few rows. */
 #include "kernels/cuda/launch.h"
 
 enum {

@@ -131,7 +131,7 @@ static void norm_rows(struct device *d, const struct norm_args *a)
     const size_t n_words = LANES + 2 + (a->n <= CUDA_NORM_MAX ? a->n : 0);
     struct norm_work w = {.norm = *a};
     if (a->codes != NULL) w.codes = *a->codes;
-    w.norm.codes = NULL; /* an address on the host, which graphs would compare */
+    w.norm.codes = NULL; /* a host address, not read; equal arguments save updates of graphs */
     device_launch(
         d, CUDA_KERNEL_rmsnorm,
         (struct cuda_grid){1, (uint32_t)a->n_rows, 1,
@@ -194,7 +194,7 @@ static void op_rope_kv_cuda(struct device *d, const struct rope_kv_args *a)
     const size_t of_q = (a->n_heads + CUDA_ROPE_HEADS - 1) / CUDA_ROPE_HEADS;
     const size_t of_kv = (a->kv.n_kv_heads + CUDA_ROPE_HEADS - 1) / CUDA_ROPE_HEADS;
     const size_t n_floats = CUDA_THREADS + CUDA_ROPE_HEADS * (1 + (size_t)a->kv.head_dim);
-    w.args.n_seqs = 0; /* the kernel does not read the sequences, and graphs compare arguments */
+    w.args.n_seqs = 0; /* not read by the kernel; equal arguments save updates of graphs */
     w.args.seqs = NULL;
     d->rows_in_use = true;
     device_launch(d, CUDA_KERNEL_rope_kv,

@@ -1,4 +1,4 @@
-/* The flags that limit tokens per expert: they change bytes, so a journal keeps them
+/* The flags that limit tokens per expert. They change the bytes of results, so a journal keeps them
  * (options/flags.h says how to read the list). */
 #ifndef SHOAL_MOE_CAPACITY_FLAGS_H
 #define SHOAL_MOE_CAPACITY_FLAGS_H

@@ -30,10 +30,10 @@ struct delta_weights {
     struct packed ba;           /* [key heads * 2 per_key, D] */
     struct packed q, k, v, z;   /* of separate projections: q, k [key heads * key_dim, D]; v, z [o's
                                    inputs, D] */
-    struct packed b, a;         /* of separate projections: [value heads, D] each */
-    struct packed a_low, z_low; /* with a decay for each channel, or empty: [value_dim, D] each,
-                                   whole on each rank; a and z read their outputs and are
-                                   [o's inputs, value_dim]. Without them [o's inputs, D] */
+    struct packed b, a;         /* of separate projections: [value heads, D] each; with a decay for
+                                   each channel (arch_delta.by_channel) a is as z */
+    struct packed a_low, z_low; /* by_channel, or empty: [value_dim, D] each, whole on each rank; a
+                                   and z then read their outputs and are [o's inputs, value_dim] */
     struct packed o;            /* [D, value heads * value_dim], K-blocks */
     float *conv; /* [n_taps, channels]: those of q, of k, of v; Mamba-2: one row more, the bias,
                     before the others */

@@ -49,7 +49,8 @@ struct layout_model {
     char name[64];
     uint32_t o_leaf; /* a multiple of value_dim */
     uint32_t ffn_leaf, expert_leaf, shared_leaf;
-    uint32_t delta_leaf; /* leaf of the gated delta rule's output projection, in whole key heads */
+    uint32_t delta_leaf; /* of the gated delta rule's output projection; holds the value heads of
+                            whole key heads */
     /* when o_proj and the down projections are cut by outputs, ranks divide their inputs in this
      * unit: the longest quantization group; 0: in leaves */
     uint32_t inner_unit;
@@ -234,8 +235,8 @@ struct layout_budget {
     uint32_t n_state_slots; /* slots of recurrent states that are wanted; 0: the model has none */
     uint64_t rank_bytes;    /* memory that a rank may use; 0: nine tenths of its share of the host's
                                memory */
-    uint64_t adapter_bytes; /* of all adapters' matrices (weights/adapters.h), of all layers; each tp
-                               rank of a stage is taken to hold the part of the stage's layers */
+    uint64_t adapter_bytes; /* of all adapters' matrices (weights/adapters.h) over all layers; each
+                               tp rank is assumed to hold those of its stage's layers */
     uint64_t device_bytes;  /* GPU memory of the rank with the smallest share, of which nine tenths
                                may be used instead of the host's memory; 0: ranks compute on CPUs */
     double network_bytes_s; /* bandwidth of a host's network; 0: 100 Gbit/s */

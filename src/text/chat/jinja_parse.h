@@ -70,12 +70,12 @@ enum jnode_kind {
     JN_BRANCH,       /* a (NULL: else), list */
     JN_FOR,          /* for target a in b if c: list; else d's list (runs if no pass completes) */
     JN_SET,          /* target a = b */
-    JN_SET_BLOCK,    /* target a = b over JN_CAPTURED, list */
+    JN_SET_BLOCK,    /* target a = filters b of JN_CAPTURED, which is the output of list */
     JN_MACRO,        /* name, params c's list, body list */
     JN_PARAM,        /* name, default a */
     JN_WITH,         /* d's list of JN_SET, body list */
     JN_SCOPE,        /* list, in a scope of its own */
-    JN_FILTER_BLOCK, /* b over JN_CAPTURED, list */
+    JN_FILTER_BLOCK, /* print filters b of JN_CAPTURED, which is the output of list */
     JN_BREAK,
     JN_CONTINUE,
 };

@@ -42,7 +42,7 @@ struct status unicode_normalize(enum unicode_form form, const char *text, size_t
                                 struct strbuf *out);
 
 /* Local. True when the text certainly is its own normal form, because no byte begins a code point
- * that the form could change. False: it may be or not. */
+ * that the form could change. False: unknown. */
 bool unicode_is_normal(enum unicode_form form, const char *text, size_t n);
 
 /* Local. True for a combining mark (general category M) of Unicode 9. */
