@@ -99,8 +99,8 @@ DEVICE_INLINE float el_softcap_body(float x, float cap)
     return cap * el_tanh_body(x / cap);
 }
 
-/* The tanh form of GELU times u: 0.5 g (1 + tanh v) = g / (1 + exp(-2v)) with
- * v = sqrt(2 / pi) (g + 0.044715 g^3). */
+/* The tanh form of GELU times u: 0.5 g (1 + tanh(a v)) = g / (1 + exp(-2 a v)) with
+ * a = sqrt(2 / pi) and v = g + 0.044715 g^3. EL_GELU_TWICE is -2 a. */
 #define EL_GELU_CUBE  0x1.6e4e26p-5f
 #define EL_GELU_TWICE (-0x1.988454p+0f)
 

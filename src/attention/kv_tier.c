@@ -36,13 +36,13 @@ struct kv_tier {
 
     pthread_t thread;
     bool runs;
-    pthread_mutex_t lock; /* guards all below */
+    pthread_mutex_t lock; /* guards all members below */
     pthread_cond_t ordered, ended;
     struct tier_order *orders; /* [capacity] a ring: [n_begun, n_ordered) */
     size_t capacity, n_begun, n_ordered;
     uint64_t waiting_bytes;
     uint64_t n_reads, n_reads_ended;
-    bool *is_good;      /* [KV_TIER_READS] read i is at i modulo this */
+    bool *is_good;      /* [KV_TIER_READS] entry i modulo this: whether read i succeeded */
     uint32_t *n_on_way; /* [n_blocks] reads into the block that have not ended */
     bool stops;
     struct kv_tier_stats stats;

@@ -94,7 +94,7 @@ static struct status read_generation_config(struct job_text *t, const struct ckp
     return status_wrap(st, "generation_config.json");
 }
 
-/* Returns the id of a token of tokenizer_config.json, which is a string, or an object with
+/* Returns the id of the token under `key` in tokenizer_config.json, a string or an object with
  * "content"; -1: there is none. */
 static int32_t config_token(const struct job_text *t, const struct js_node *config, const char *key)
 {

@@ -11,8 +11,8 @@ enum {
     GEMM_NO_LIBRARY = GEMM_ERROR_BASE + 1000,
 };
 
-/* Local. Loads the library from the machine on which the program runs, and allocates its
- * workspace. */
+/* Local. Loads the library from the machine on which the program runs, writes its name
+ * and version to `library` [n], and allocates its workspace. */
 int gemm_cublas_open(void *stream, void **out, char *library, size_t n);
 int gemm_cublas_close(void *gemm);
 

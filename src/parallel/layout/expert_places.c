@@ -55,7 +55,8 @@ static struct status fullest_of(const struct deal *d, const struct expert_places
     return status_ok();
 }
 
-/* Deals a layer in the way whose fullest part has the fewest expected rows. */
+/* Deals a layer: without copies evenly, with copies in the way whose fullest part has the fewest
+ * expected rows. */
 static struct status deal_best(struct deal *d, uint32_t layer, int64_t *sent,
                                struct expert_places *p)
 {

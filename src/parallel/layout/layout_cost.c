@@ -59,7 +59,7 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                              .n_kv_blocks = UINT64_MAX,
                              .n_state_slots = budget->n_state_slots};
     const uint64_t context_blocks = kv_groups_context(l, budget);
-    /* remainders go to the first parts, so checks only replica 0, whose ranks hold the most */
+    /* replica 0 is enough: remainders go to the first parts, so its ranks hold the most */
     for (uint32_t pp = 0; pp < l->pp; pp++) {
         for (uint32_t tp = 0; tp < l->tp; tp++) {
             const uint32_t rank = layout_rank_of(l, 0, pp, tp);
