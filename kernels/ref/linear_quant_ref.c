@@ -1,4 +1,4 @@
-/* The linear with quantized weights in its simplest form, one element at a time, and the
+/* The linear with quantized weights in its simplest form, one output at a time, and the
  * quantization of activations. */
 #include "kernels/ref/ref.h"
 
@@ -6,40 +6,67 @@
 
 #include <math.h>
 
-/* Returns one output's chain over the groups [g0, g1), with integer sums. */
-REF_INLINE float quant_chain(const struct linear_args *a, const struct packed *w, size_t row,
-                             size_t n, size_t g0, size_t g1)
+enum { MOST_ROWS = 16 /* rows that meet an unpacked group: unpacking it takes longest */ };
+
+/* One output's chains of the rows [row0, row0 + n_rows). */
+struct chains {
+    const struct linear_args *a;
+    const struct packed *w;
+    size_t n, row0, n_rows;
+    float acc[MOST_ROWS];
+};
+
+/* Returns a sum of QUANT_CODE_ALIGN products. The constant length lets the compiler use vectors. */
+REF_INLINE int32_t dot(const int16_t *v, const int8_t *x)
 {
-    const struct quant_rows *q = a->xq;
-    float acc = 0.0f;
-    for (size_t g = g0; g < g1; g++) {
-        const size_t k0 = g * q->group, left = w->n_in - k0;
-        const int8_t *x = q->codes + row * q->n_groups * q->group + k0;
+    int32_t sum = 0;
+    for (size_t k = 0; k < QUANT_CODE_ALIGN; k++) sum += v[k] * x[k];
+    return sum;
+}
+
+/* Continues the chains by group g, with integer sums. */
+REF_INLINE void add_group(struct chains *c, size_t g)
+{
+    const struct quant_rows *q = c->a->xq;
+    const size_t k0 = g * q->group, left = c->w->n_in - k0;
+    const size_t length = left < q->group ? left : q->group;
+    int16_t v[QUANT_GROUP_MAX];
+    for (size_t k = 0; k < length; k++) v[k] = (int16_t)kern_quant_int(c->w, c->n, k0 + k);
+    for (size_t k = length; k < q->group; k++) v[k] = 0;
+    for (size_t i = 0; i < c->n_rows; i++) {
+        const size_t at = (c->row0 + i) * q->n_groups + g;
+        const int8_t *x = q->codes + at * q->group;
         int32_t sum = 0;
-        for (size_t k = 0; k < (left < q->group ? left : q->group); k++)
-            sum += kern_quant_int(w, n, k0 + k) * x[k];
-        const float scale = kern_quant_scale(w, n, g) * q->scales[row * q->n_groups + g];
-        acc = fmaf((float)sum, scale, acc);
+        for (size_t k = 0; k < q->group; k += QUANT_CODE_ALIGN) sum += dot(v + k, x + k);
+        const float scale = kern_quant_scale(c->w, c->n, g) * q->scales[at];
+        c->acc[i] = fmaf((float)sum, scale, c->acc[i]);
     }
-    return acc;
 }
 
-/* Returns one output's chain over the inputs [k0, k1), with weights as floats. */
-REF_INLINE float float_chain(const struct linear_args *a, const struct packed *w, size_t row,
-                             size_t n, size_t k0, size_t k1)
+/* Continues the chains by the inputs [k0, k1), at most QUANT_GROUP_MAX, with weights as floats. */
+REF_INLINE void add_floats(struct chains *c, size_t k0, size_t k1)
 {
-    float acc = 0.0f;
-    for (size_t k = k0; k < k1; k++)
-        acc = fmaf(a->x[row * a->x_stride + k], kern_quant_float(w, n, k), acc);
-    return acc;
+    float v[QUANT_GROUP_MAX];
+    for (size_t k = k0; k < k1; k++) v[k - k0] = kern_quant_float(c->w, c->n, k);
+    for (size_t i = 0; i < c->n_rows; i++) {
+        const float *x = c->a->x + (c->row0 + i) * c->a->x_stride;
+        float acc = c->acc[i];
+        for (size_t k = k0; k < k1; k++) acc = fmaf(x[k], v[k - k0], acc);
+        c->acc[i] = acc;
+    }
 }
 
-REF_INLINE float chain(const struct linear_args *a, const struct packed *w, size_t row, size_t n,
-                       size_t k0, size_t k1)
+/* Computes the chains over the inputs [k0, k1). */
+REF_INLINE void run_chains(struct chains *c, size_t k0, size_t k1)
 {
-    const size_t group = quant_kernel_group(w->quant);
-    if (a->xq == NULL || w->quant.kind == QUANT_FP8) return float_chain(a, w, row, n, k0, k1);
-    return quant_chain(a, w, row, n, k0 / group, (k1 + group - 1) / group);
+    const size_t group = quant_kernel_group(c->w->quant);
+    for (size_t i = 0; i < c->n_rows; i++) c->acc[i] = 0.0f;
+    if (c->a->xq == NULL || c->w->quant.kind == QUANT_FP8) {
+        for (size_t k = k0; k < k1; k += QUANT_GROUP_MAX)
+            add_floats(c, k, k1 - k < QUANT_GROUP_MAX ? k1 : k + QUANT_GROUP_MAX);
+    } else {
+        for (size_t g = k0 / group; g < (k1 + group - 1) / group; g++) add_group(c, g);
+    }
 }
 
 static inline size_t outputs_end(const struct packed *w, size_t panel1)
@@ -48,42 +75,71 @@ static inline size_t outputs_end(const struct packed *w, size_t panel1)
     return end < w->n_out ? end : w->n_out;
 }
 
-REF_CLONES void k_linear_quant_ref(const struct linear_args *a, const struct linear_slice *s)
+/* Returns the rows of the slice from `row` on, counted from the group's first row, that are
+ * computed together. */
+static inline struct chains chains_at(const struct linear_args *a, const struct linear_slice *s,
+                                      size_t row)
 {
     const struct linear_group *g = &a->groups[s->group];
-    for (size_t row = g->row0 + s->row0; row < g->row0 + s->row1; row++)
-        for (size_t n = s->panel0 * PANEL_COLUMNS; n < outputs_end(g->w, s->panel1); n++)
-            a->y[(row - a->y_row) * a->y_stride + (n - a->y_panel * PANEL_COLUMNS)] =
-                chain(a, g->w, row, n, 0, g->w->n_in);
+    const size_t left = s->row1 - row;
+    return (struct chains){
+        .a = a, .w = g->w, .row0 = g->row0 + row, .n_rows = left < MOST_ROWS ? left : MOST_ROWS};
+}
+
+REF_CLONES void k_linear_quant_ref(const struct linear_args *a, const struct linear_slice *s)
+{
+    for (size_t row = s->row0; row < s->row1; row += MOST_ROWS) {
+        struct chains c = chains_at(a, s, row);
+        float *y = a->y + (c.row0 - a->y_row) * a->y_stride;
+        for (c.n = s->panel0 * PANEL_COLUMNS; c.n < outputs_end(c.w, s->panel1); c.n++) {
+            run_chains(&c, 0, c.w->n_in);
+            for (size_t i = 0; i < c.n_rows; i++)
+                y[i * a->y_stride + (c.n - a->y_panel * PANEL_COLUMNS)] = c.acc[i];
+        }
+    }
+}
+
+/* Adds the leaves of output c->n on the grid, and counts those that are too large. */
+REF_INLINE void add_leaves(struct chains *c, int64_t *sums, int64_t *n_bad)
+{
+    const struct packed *w = c->w;
+    const float limit = kern_grid_limit(w->grid_bits);
+    const double scale = kern_pow2((int)w->grid_bits);
+    for (size_t i = 0; i < c->n_rows; i++) sums[i] = 0;
+    for (size_t k0 = 0; k0 < w->n_in; k0 += w->leaf) {
+        run_chains(c, k0, w->n_in - k0 > w->leaf ? k0 + w->leaf : w->n_in);
+        for (size_t i = 0; i < c->n_rows; i++) {
+            if (fabsf(c->acc[i]) < limit)
+                sums[i] += (int64_t)llrint((double)c->acc[i] * scale);
+            else
+                n_bad[i]++;
+        }
+    }
 }
 
 REF_CLONES void k_linear_quant_leaf_ref(const struct linear_args *a, const struct linear_slice *s)
 {
-    const struct linear_group *g = &a->groups[s->group];
-    const struct packed *w = g->w;
-    const float limit = kern_grid_limit(w->grid_bits);
-    const double scale = kern_pow2((int)w->grid_bits), unit = kern_pow2(-(int)w->grid_bits);
-    for (size_t row = g->row0 + s->row0; row < g->row0 + s->row1; row++) {
-        int64_t *sums = a->sums != NULL ? a->sums + row * ((size_t)w->n_out + 1) : NULL, n_bad = 0;
-        for (size_t n = s->panel0 * PANEL_COLUMNS; n < outputs_end(w, s->panel1); n++) {
-            int64_t sum = 0;
-            for (size_t k0 = 0; k0 < w->n_in; k0 += w->leaf) {
-                const size_t k1 = w->n_in - k0 > w->leaf ? k0 + w->leaf : w->n_in;
-                const float p = chain(a, w, row, n, k0, k1);
-                if (fabsf(p) < limit)
-                    sum += (int64_t)llrint((double)p * scale);
+    const struct packed *w = a->groups[s->group].w;
+    const size_t sums_stride = (size_t)w->n_out + 1;
+    const double unit = kern_pow2(-(int)w->grid_bits);
+    for (size_t row = s->row0; row < s->row1; row += MOST_ROWS) {
+        struct chains c = chains_at(a, s, row);
+        int64_t sums[MOST_ROWS], n_bad[MOST_ROWS] = {0};
+        for (c.n = s->panel0 * PANEL_COLUMNS; c.n < outputs_end(w, s->panel1); c.n++) {
+            add_leaves(&c, sums, n_bad);
+            for (size_t i = 0; i < c.n_rows; i++) {
+                if (a->sums != NULL)
+                    a->sums[(c.row0 + i) * sums_stride + c.n] = sums[i];
                 else
-                    n_bad++;
+                    a->y[(c.row0 + i) * a->y_stride + c.n] = (float)((double)sums[i] * unit);
             }
-            if (sums != NULL)
-                sums[n] = sum;
-            else
-                a->y[row * a->y_stride + n] = (float)((double)sum * unit);
         }
-        if (sums != NULL)
-            kern_count_bad(&sums[w->n_out], n_bad);
-        else
-            kern_mark_bad(&a->bad[row], n_bad);
+        for (size_t i = 0; i < c.n_rows; i++) {
+            if (a->sums != NULL)
+                kern_count_bad(&a->sums[(c.row0 + i) * sums_stride + w->n_out], n_bad[i]);
+            else
+                kern_mark_bad(&a->bad[c.row0 + i], n_bad[i]);
+        }
     }
 }
 
