@@ -77,6 +77,8 @@ void op_rope_tails(const struct kern_table *k, const struct rope_tails *a);
 struct square_sums_args {
     const float *x; /* [T, n_heads, head_dim] */
     size_t n_rows, n_heads, head_dim;
+    size_t width; /* of a row of x, whose last head may be shorter; 0: n_heads * head_dim. Not on a
+                     device */
     uint32_t *sums; /* [T, stride] */
     size_t stride;
 };
@@ -108,6 +110,10 @@ void op_gelu(const struct kern_table *k, float *x, size_t n);
 
 /* x_i = max(x_i, 0) * max(x_i, 0) for x [n], in place; a NaN stays NaN. Not on a device. */
 void op_relu2(const struct kern_table *k, float *x, size_t n);
+
+/* gate_i = (max(gate_i, 0) * max(gate_i, 0)) * up_i for gate [n], in place; a NaN stays NaN. Not on
+ * a device. */
+void op_relu2_gate(const struct kern_table *k, float *gate, const float *up, size_t n);
 
 /* y [n_rows, n]: row t = row t of x times scale[t]; y may be x. Not on a device. */
 void op_scale_rows(const struct kern_table *k, const float *x, const float *scale, size_t n_rows,

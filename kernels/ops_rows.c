@@ -160,12 +160,15 @@ static void square_sums_part(const void *job_, struct part part)
 {
     const struct square_sums_job *job = job_;
     const struct square_sums_args *a = job->a;
+    const size_t width = a->width > 0 ? a->width : a->n_heads * a->head_dim;
     size_t t, end;
     if (!part_take(&part, a->n_rows, a->n_heads * a->head_dim, &t, &end)) return;
     for (; t < end; t++) {
         for (size_t h = 0; h < a->n_heads; h++) {
-            const float *head = a->x + (t * a->n_heads + h) * a->head_dim;
-            a->sums[t * a->stride + h] = f32_bits(job->k->square_sum(head, a->head_dim));
+            const size_t first = h * a->head_dim, rest = width - first;
+            const float *head = a->x + t * width + first;
+            const size_t n = rest < a->head_dim ? rest : a->head_dim;
+            a->sums[t * a->stride + h] = f32_bits(job->k->square_sum(head, n));
         }
     }
 }
@@ -173,6 +176,7 @@ static void square_sums_part(const void *job_, struct part part)
 void op_head_square_sums(const struct kern_table *k, const struct square_sums_args *a)
 {
     if (k->device != NULL) {
+        assert(a->width == 0);
         device_ops_of(k->device)->head_square_sums(k->device, a);
         return;
     }
@@ -318,6 +322,30 @@ void op_relu2(const struct kern_table *k, float *x, size_t n)
     const struct relu2_job job = {x, n};
     assert(k->device == NULL);
     part_run(k->team, n, relu2_part, &job);
+}
+
+struct relu2_gate_job {
+    float *gate;
+    const float *up;
+    size_t n;
+};
+
+static void relu2_gate_part(const void *job_, struct part part)
+{
+    const struct relu2_gate_job *job = job_;
+    size_t i, end;
+    if (!part_take(&part, job->n, 1, &i, &end)) return;
+    for (; i < end; i++) {
+        const float x = job->gate[i] < 0 ? 0 : job->gate[i];
+        job->gate[i] = (x * x) * job->up[i];
+    }
+}
+
+void op_relu2_gate(const struct kern_table *k, float *gate, const float *up, size_t n)
+{
+    const struct relu2_gate_job job = {gate, up, n};
+    assert(k->device == NULL);
+    part_run(k->team, n, relu2_gate_part, &job);
 }
 
 struct sigmoid_rows_job {

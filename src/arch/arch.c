@@ -538,6 +538,7 @@ static struct status parse_root(struct arch_reading *r)
     derive_attention(r);
     TRY(arch_derive_encoder(r));
     TRY(arch_derive_gemma(r));
+    TRY(arch_derive_sub_norms(r));
     TRY(derive_window(r));
     TRY(derive_ffn(r));
     TRY(arch_check_hybrid(r));

@@ -142,6 +142,8 @@ struct arch_family {
      * and one for all gates; its decays have a bound if "kda_safe_gate" is true. Latent attention
      * with RoPE; each of its heads has a gate, which multiplies its output */
     bool ling;
+    bool sub_norms;   /* BitNet: RMSNorms of all of attention's output and of all inner elements of
+                         the FFN, which computes relu2(gate) * up */
     bool states_topk; /* "norm_topk_prob" must be given, because defaults differ */
     bool gated_heads; /* q_proj gives a gate after each head: attention's output is multiplied by
                          its sigmoid */
@@ -305,6 +307,7 @@ struct arch {
     struct arch_delta delta;
     uint32_t ffn; /* F of dense layers */
     bool ffn_bias;
+    bool sub_norms; /* see struct arch_family; `gate` is not read */
     enum gate_kind gate;
     struct arch_swiglu swiglu;
     struct arch_experts moe;

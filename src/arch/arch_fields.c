@@ -55,6 +55,7 @@ static const struct arch_field fields[] = {
      .otherwise = 3, ONLY(modern), .refused_elsewhere = true},
     {"hidden_act", FIELD_INERT, ONLY(gelu)}, /* for older programs; hidden_activation decides */
     {"hidden_act", FIELD_WORD, .word = "xielu", ONLY(xielu)},
+    {"hidden_act", FIELD_WORD, .word = "relu2", ONLY(sub_norms)},
     {"hidden_act", FIELD_WORD, .word = "silu"},
     {"qk_norm", FIELD_TRUE, ONLY(router_scaling)},
     {"qk_norm", FIELD_TRUE, ONLY(xielu), .refused_elsewhere = true},

@@ -96,6 +96,10 @@ struct status arch_derive_latent(struct arch_reading *r);
 /* arch_special.c. Local. Derives the features of families like Gemma: GEGLU, softcaps, scales. */
 struct status arch_derive_gemma(struct arch_reading *r);
 
+/* arch_special.c. Local. For BitNet: the norm of attention's output has hidden_size elements, so
+ * refuses heads that have more or fewer. Errors: STATUS_INPUT. */
+struct status arch_derive_sub_norms(struct arch_reading *r);
+
 /* arch_delta.c. Local. Marks the layers with a gated delta rule, by "layer_types" or
  * "full_attention_interval", and checks the rule's sizes. Errors: STATUS_INPUT. */
 struct status arch_derive_delta(struct arch_reading *r);

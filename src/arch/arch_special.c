@@ -24,6 +24,18 @@ struct status arch_derive_gemma(struct arch_reading *r)
     return status_ok();
 }
 
+struct status arch_derive_sub_norms(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    const uint64_t n = (uint64_t)m->attn.n_heads * m->attn.value_dim;
+    m->sub_norms = m->family->sub_norms;
+    if (!m->sub_norms || n == m->width) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "%s: head_dim: expected %u heads of %u elements to have hidden_size %u "
+                       "elements together, as the norm of attention's output needs in %s",
+                       r->what, m->attn.n_heads, m->attn.value_dim, m->width, m->family->title);
+}
+
 /* Limits the model's context to the original one, for which the short factors hold: a longer
  * sequence would change the factors of all its positions, even of those in the cache. */
 struct status arch_derive_longrope(struct arch_reading *r)

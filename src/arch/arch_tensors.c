@@ -84,6 +84,7 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_INDEX_K_NORM_BIAS, PART_INDEX, "self_attn.indexer.k_norm.bias", DIM_INDEX)},
     {MATRIX(CLASS_ROUTER, WEIGHT_INDEX_MIX, PART_INDEX, "self_attn.indexer.weights_proj.weight",
             DIM_INDEX_H, DIM_D)},
+    {VECTOR(WEIGHT_O_IN_NORM, PART_SUB_NORMS, "self_attn.attn_sub_norm.weight", DIM_O)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_O, PART_ATTENTION, "self_attn.o_proj.weight", DIM_D, DIM_O),
      .has_leaves = true},
     /* a gated delta rule */
@@ -199,6 +200,7 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_EXPERT_SCALE, PART_JOINED, "router.per_expert_scale", DIM_E)},
     {MATRIX(CLASS_FFN, WEIGHT_GATE, PART_DENSE, "mlp.gate_proj.weight", DIM_F, DIM_D)},
     {MATRIX(CLASS_FFN, WEIGHT_UP, PART_DENSE, "mlp.up_proj.weight", DIM_F, DIM_D)},
+    {VECTOR(WEIGHT_DOWN_IN_NORM, PART_SUB_NORMS, "mlp.ffn_sub_norm.weight", DIM_F)},
     {MATRIX(CLASS_FFN, WEIGHT_DOWN, PART_DENSE, "mlp.down_proj.weight", DIM_D, DIM_F),
      .has_leaves = true},
     {VECTOR(WEIGHT_GATE_BIAS, PART_FFN_BIAS, "mlp.gate_proj.bias", DIM_F)},
@@ -473,7 +475,8 @@ uint64_t arch_layer_parts(const struct arch *m, uint32_t layer)
     if (m->layer.lacks_mixer[layer]) return PART_LONE_FFN | ffn;
     if (m->layer.lacks_ffn[layer]) return PART_LONE_MIXER | mixer;
     return (layer >= m->n_layers ? PART_PREDICT : 0) | norms | (m->norm_bias ? PART_NORM_BIAS : 0) |
-           (m->layer_scale ? PART_LAYER_SCALE : 0) | mixer | ffn;
+           (m->layer_scale ? PART_LAYER_SCALE : 0) | (m->sub_norms ? PART_SUB_NORMS : 0) | mixer |
+           ffn;
 }
 
 /* Returns the number of elements of a tensor; for experts, one expert's times n_experts. */

@@ -35,6 +35,7 @@ enum weight_role {
     WEIGHT_V_BIAS,
     WEIGHT_O_BIAS,
     WEIGHT_SINKS,
+    WEIGHT_O_IN_NORM, /* norm of all inputs of WEIGHT_O */
     WEIGHT_O,
     WEIGHT_DELTA_QKVZ, /* gated delta rule: for each key head q, k, and its value heads' v and z */
     WEIGHT_DELTA_BA,   /* for each key head, its value heads' b and a */
@@ -63,6 +64,7 @@ enum weight_role {
     WEIGHT_FFN_OUT_NORM,
     WEIGHT_GATE,
     WEIGHT_UP,
+    WEIGHT_DOWN_IN_NORM, /* norm of all inputs of WEIGHT_DOWN */
     WEIGHT_DOWN,
     WEIGHT_GATE_BIAS,
     WEIGHT_UP_BIAS,
@@ -186,6 +188,7 @@ enum arch_dim {
     PART(O_BIAS)                                                                                   \
     PART(QK_NORM)                                                                                  \
     PART(QK_NORM_WHOLE)                                                                            \
+    PART(SUB_NORMS) /* norms of the inputs of O and of DOWN */                                     \
     PART(SINKS)                                                                                    \
     PART(SINK_BIAS)    /* SINKS under MiMo's name */                                               \
     PART(LATENT)       /* latent attention */                                                      \

@@ -68,6 +68,12 @@ static struct status check_unquantized(const struct calib *c)
                            "without --calibration) is",
                            c->o->model->family->title);
     }
+    if (c->o->model->sub_norms) {
+        return status_make(STATUS_USAGE,
+                           "--calibration: not implemented for %s, whose output projections read "
+                           "normed rows; rounding (--method rtn without --calibration) is",
+                           c->o->model->family->title);
+    }
     for (uint32_t l = 0; l < c->o->model->n_layers; l++) {
         if (!arch_continues(c->o->model, l)) continue;
         return status_make(STATUS_USAGE,

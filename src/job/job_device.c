@@ -80,6 +80,12 @@ static struct status job_device_check_model(const struct arch *m, const char *na
                            "run it with --device cpu",
                            name, m->family->title);
     }
+    if (m->sub_norms) {
+        return status_make(STATUS_USAGE,
+                           "--device %s: %s has norms inside attention and the FFN, which run on "
+                           "CPUs alone; run it with --device cpu",
+                           name, m->family->title);
+    }
     if (m->attn.n_full_kv_heads > 0) {
         return status_make(STATUS_USAGE,
                            "--device %s: %s has layers with KV heads of another number or width, "

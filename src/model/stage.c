@@ -104,6 +104,7 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
                                            [WORKSPACE_O_WIDE] = &s->qkv.o_wide,
                                            [WORKSPACE_ATTENDED] = &s->qkv.attended,
                                            [WORKSPACE_GATE] = &s->ffn.gate,
+                                           [WORKSPACE_INNER_SUMS] = &s->ffn.sums,
                                            [WORKSPACE_UP] = &s->ffn.up,
                                            [WORKSPACE_MIX] = &s->ffn.mix,
                                            [WORKSPACE_SHARED] = &s->ffn.shared,

@@ -334,6 +334,14 @@ void stage_attention(struct stage *s, const struct layer *layer, struct part *p)
     stage_attend *const recur = s->o.model->delta.is_mamba ? stage_mamba : stage_delta;
     (layer->is_delta ? recur : s->attend)(s, layer, p, &in);
     const struct inner_rows o = mixed_rows(s, layer, n_rows);
+    if (s->o.model->sub_norms)
+        stage_norm_whole(s, &(struct whole_norm){.x = s->qkv.attended,
+                                                 .w = w->o_norm,
+                                                 .n_rows = n_rows,
+                                                 .held = o.held,
+                                                 .n_all = o.n_all,
+                                                 .unit = s->o.model->attn.value_dim,
+                                                 .sums = s->head_sums});
     stage_show(s, TAP_O, s->qkv.attended, n_rows, range_count(o.held));
     in = s->row_sum->input(s, &o);
     const struct block_output out = {.w = layer->is_delta ? &layer->delta.o : &w->o,

@@ -3,6 +3,7 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
+#include "parallel/layout/workspace.h"
 
 struct status stage_make_moe(struct stage *s)
 {
@@ -43,6 +44,19 @@ static bool is_ungated(enum gate_kind gate)
     return gate == GATE_RELU2 || gate == GATE_GELU;
 }
 
+/* s->ffn.gate [T, F] = the inner rows `rows` of BitNet's FFN, from s->ffn.gate and s->ffn.up. */
+static void norm_inner(struct stage *s, const struct ffn_weights *w, const struct inner_rows *rows)
+{
+    op_relu2_gate(s->o.kern, s->ffn.gate, s->ffn.up, rows->n_rows * range_count(rows->held));
+    stage_norm_whole(s, &(struct whole_norm){.x = s->ffn.gate,
+                                             .w = w->down_norm,
+                                             .n_rows = rows->n_rows,
+                                             .held = rows->held,
+                                             .n_all = rows->n_all,
+                                             .unit = WORKSPACE_INNER_UNIT,
+                                             .sums = s->ffn.sums});
+}
+
 /* Computes the FFN's intermediate activations for the rows `in`, and returns them as the input of
  * the down projection: in s->ffn.gate [T, F], or as quantized values alone. */
 static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct act_rows *in,
@@ -72,12 +86,16 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
     }
     act_codes(s->o.kern, in, &w->gate);
     const bool apart = act_codes_replace(in, &w->up);
-    if (f > 0 && !apart && !is_adapted && w->gate_bias == NULL && w->up_bias == NULL) {
+    const bool is_normed = s->o.model->sub_norms;
+    if (f > 0 && !apart && !is_adapted && !is_normed && w->gate_bias == NULL &&
+        w->up_bias == NULL) {
         stage_gated(s, gate_up, in, act_codes_to_make(&inner, &w->down));
     } else {
         stage_columns(s, gate_up, 2, in);
         if (is_adapted) stage_adapt_columns(s, &adapted, p, in);
-        if (f > 0)
+        if (is_normed)
+            norm_inner(s, w, &rows);
+        else if (f > 0)
             op_swiglu(s->o.kern, &(struct swiglu_args){.kind = s->o.model->gate,
                                                        .gate = s->ffn.gate,
                                                        .up = s->ffn.up,

@@ -1,7 +1,11 @@
 /* The column-parallel linears of a stage: each rank has some of the outputs and reads all inputs.
  */
+#include "collective/device_comm.h"
+#include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
+
+#include <assert.h>
 
 struct act_rows stage_input(const struct stage *s, const float *x, size_t n_rows, size_t n)
 {
@@ -75,6 +79,33 @@ void stage_add(struct stage *s, const struct block_output *out, struct act_rows 
         &(struct norm_args){
             .x = y, .w = out->norm, .n_rows = n_rows, .n = d, .eps = s->o.model->norm_eps, .y = y});
     op_axpy(s->o.kern, s->o.model->scale.residual, y, n_rows * d, p->hidden.h + first);
+}
+
+void stage_norm_whole(struct stage *s, const struct whole_norm *a)
+{
+    const size_t n = range_count(a->held), n_sums = (a->n_all + a->unit - 1) / a->unit;
+    assert(n == 0 || a->held.begin % a->unit == 0);
+    mem_ops_fill(s->o.kern, a->sums, 0, a->n_rows * n_sums * sizeof *a->sums);
+    if (n > 0)
+        op_head_square_sums(s->o.kern,
+                            &(struct square_sums_args){.x = a->x,
+                                                       .n_rows = a->n_rows,
+                                                       .n_heads = (n + a->unit - 1) / a->unit,
+                                                       .head_dim = a->unit,
+                                                       .width = n,
+                                                       .sums = a->sums + a->held.begin / a->unit,
+                                                       .stride = n_sums});
+    device_or_u32(s->o.kern, s->o.comm, COMM_TP, a->sums, a->n_rows * n_sums);
+    if (n > 0)
+        op_norm_whole(s->o.kern, &(struct norm_whole){.x = a->x,
+                                                      .w = a->w,
+                                                      .sums = a->sums,
+                                                      .n_rows = a->n_rows,
+                                                      .n = n,
+                                                      .n_whole = a->n_all,
+                                                      .n_sums = n_sums,
+                                                      .stride = n_sums,
+                                                      .eps = s->o.model->norm_eps});
 }
 
 void stage_show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n)

@@ -160,6 +160,7 @@ struct latent_work {
 /* In the workspace: the FFN and what stands beside it. */
 struct ffn_work {
     float *gate, *up; /* [T, F] */
+    uint32_t *sums;   /* [T, partials] of an inner norm, as head_sums */
     float *shared;    /* [T, D] output of the shared experts */
     float *shortcut;  /* [T, D] output of experts that the next layer adds, or that is normed */
     float *routed;    /* [T, D] the router's input, if it is not that of the experts */
@@ -198,7 +199,7 @@ struct stage {
     struct prediction prediction;
     float *tile_parts;   /* WORKSPACE_TILE_PARTS_BYTES, for attention by tiles */
     uint32_t *head_sums; /* [T, H + G] sums of squares for norms over several heads, as bits; in
-                            Mamba-2 layers [T, value heads] */
+                            Mamba-2 layers [T, value heads], with an o_norm [T, H] */
     struct by_outputs by_outputs;
     struct grid_sums grid;
     struct adapter_work adapt;
@@ -314,6 +315,21 @@ struct block_output {
  * this rank holds; without a norm it is row_sum.add. */
 void stage_add(struct stage *s, const struct block_output *out, struct act_rows *in,
                struct part *p);
+
+/* An RMSNorm of rows whose elements are spread over the tp ranks: each rank supplies an f32 partial
+ * sum of squares for each `unit` of its own elements, and all ranks add those of the whole row,
+ * ascending. */
+struct whole_norm {
+    float *x;       /* [n_rows, held], in place */
+    const float *w; /* [held] */
+    size_t n_rows;
+    struct range held; /* of n_all elements; begins at a multiple of the unit */
+    size_t n_all, unit;
+    uint32_t *sums; /* [n_rows, units in n_all] as bits */
+};
+
+/* stage_linear.c. **Collective (TP)**. */
+void stage_norm_whole(struct stage *s, const struct whole_norm *a);
 
 /* One column-parallel linear: y [T, N] = x w^T + bias, this rank's outputs. */
 struct column {

@@ -49,6 +49,7 @@ struct attention_weights {
     float *q_bias, *k_bias, *v_bias, *o_bias; /* [outputs of q, ...] or NULL */
     float *q_norm, *k_norm; /* [query_dim], of whole q, k [heads * query_dim]; or NULL */
     float *sinks;           /* [heads] or NULL */
+    float *o_norm;          /* [heads * value_dim] of o's inputs, over all ranks; or NULL */
     struct latent_weights latent;
 };
 
@@ -60,6 +61,7 @@ struct ffn_weights {
                           linear before the activation and `up` is empty; in host memory */
     struct packed mix; /* [1, D] gate of the shared experts, or empty */
     float *gate_bias, *up_bias, *down_bias; /* [F], [F], [D], dense, or NULL */
+    float *down_norm;                       /* [F] of down's inputs, over all ranks; or NULL */
 };
 
 /* A layer has P places, each for one copy of an expert's weights: place e holds expert e, unless

@@ -1,6 +1,6 @@
 """The dense models of the goldens, with attention of keys and values in all layers."""
 import torch
-from transformers import (ApertusConfig, ApertusForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, Exaone4Config,
+from transformers import (ApertusConfig, ApertusForCausalLM, BitNetConfig, BitNetForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, Exaone4Config,
                           Exaone4ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3Config, Gemma3ForCausalLM,
                           Gemma3ForConditionalGeneration, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM,
                           GraniteConfig, GraniteForCausalLM, HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM,
@@ -9,7 +9,7 @@ from transformers import (ApertusConfig, ApertusForCausalLM, Ernie4_5Config, Ern
                           Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                           SeedOssConfig, SeedOssForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
 
-from golden_common import COMMON, SHORTER, SHORTEST
+from golden_common import COMMON, LONG_CONTEXT, LONGEST, SHORTER, SHORTEST
 
 
 def publish_gemma3(config):
@@ -173,7 +173,7 @@ MODELS = {
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
     # biases of q, k and v, none of o
     "seed-oss": dict(
-        cls=SeedOssForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        cls=SeedOssForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, generated=True, tokenizer="qwen3-next", every=3,
         config=lambda: SeedOssConfig(
             vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
             num_attention_heads=6, num_key_value_heads=2, head_dim=32, attention_bias=True,
@@ -408,6 +408,21 @@ MODELS = {
             num_attention_heads=3, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-6,
             attention_bias=True, tie_word_embeddings=False,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # norms of attention's output and of the FFN's inner rows, relu2 with a gate; the published fields
+    "bitnet": dict(
+        cls=BitNetForCausalLM, dtype=torch.bfloat16, prompts=LONGEST, generated=True, tokenizer="qwen3-next", every=11,
+        fields=dict(rope_parameters=None, rope_theta=500000.0),
+        config=lambda: BitNetConfig(
+            vocab_size=272, hidden_size=80, intermediate_size=216, num_hidden_layers=3, num_attention_heads=5,
+            num_key_value_heads=5, rms_norm_eps=1e-5, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=500000.0), **LONG_CONTEXT)),
+    # biases of q, k, v and o, grouped queries, heads of 24 elements, own head, an inner width that 16 does not divide
+    "bitnet-bias": dict(
+        cls=BitNetForCausalLM, dtype=torch.float32, prompts=LONGEST, generated=True, tokenizer="qwen3-next", every=11,
+        config=lambda: BitNetConfig(
+            vocab_size=272, hidden_size=144, intermediate_size=600, num_hidden_layers=2, num_attention_heads=6,
+            num_key_value_heads=2, rms_norm_eps=1e-6, attention_bias=True, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=1e4), **LONG_CONTEXT)),
     # an FFN without a gate, xIELU with numbers of each layer, norms of each head of q and k
     "apertus": dict(
         cls=ApertusForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,

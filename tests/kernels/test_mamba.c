@@ -1,6 +1,6 @@
 /* Tests the Mamba-2 scan and op_mamba: other instruction sets against the reference, bit for bit;
  * any cut of the rows into steps and any number of threads, bit for bit; and all of it against the
- * equations in double. Also tests op_relu2. */
+ * equations in double. Also tests op_relu2 and op_relu2_gate. */
 #include "kernels/ops.h"
 #include "util_kernels.h"
 
@@ -401,6 +401,31 @@ static void relu2_squares_what_is_positive(void)
     team_destroy(&team);
 }
 
+static void relu2_gates_another_array(void)
+{
+    enum { N = 1000 };
+    struct team *team = test_team(3);
+    struct rng r = {36};
+    struct kern_table t = table_best();
+    float *gate = random_floats(&r, N, 3.0f), *up = random_floats(&r, N, 3.0f);
+    float *want = test_floats(N);
+    gate[1] = NAN;
+    gate[2] = -INFINITY;
+    for (size_t i = 0; i < N; i++) {
+        const float x = gate[i] > 0 ? gate[i] : 0.0f;
+        want[i] = (x * x) * up[i];
+    }
+    t.team = team;
+    op_relu2_gate(&t, gate, up, N);
+    CU_ASSERT(isnan(gate[1]));
+    CU_ASSERT_EQUAL(memcmp(gate, want, sizeof *gate), 0);
+    CU_ASSERT_EQUAL(memcmp(gate + 2, want + 2, (N - 2) * sizeof *gate), 0);
+    free(gate);
+    free(up);
+    free(want);
+    team_destroy(&team);
+}
+
 void suite_mamba(CU_pSuite suite);
 void suite_mamba(CU_pSuite suite)
 {
@@ -409,4 +434,5 @@ void suite_mamba(CU_pSuite suite)
     CU_add_test(suite, "the op is its equations", op_is_its_equations);
     CU_add_test(suite, "cut heads give the same bits", cut_heads_give_the_same_bits);
     CU_add_test(suite, "relu2 squares what is positive", relu2_squares_what_is_positive);
+    CU_add_test(suite, "relu2 gates another array", relu2_gates_another_array);
 }

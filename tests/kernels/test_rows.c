@@ -2,6 +2,7 @@
  * instruction sets against the reference, bit for bit, over all lengths and special values. */
 #include "kernels/elementary.h"
 #include "kernels/elementary_body.h"
+#include "kernels/ops.h"
 #include "util_kernels.h"
 
 #include <CUnit/CUnit.h>
@@ -325,6 +326,58 @@ static void reference_rope_turns_pairs(void)
     CU_ASSERT(x[6] == 7 && x[7] == 8);
 }
 
+/* y [n] = the norm of x [WHOLE_ROWS, n] by op_head_square_sums and op_norm_whole, where one rank
+ * has the columns before `cut` and another one the rest. */
+enum { WHOLE_ROWS = 3, WHOLE_N = 72, WHOLE_UNIT = 16, WHOLE_SUMS = 5 };
+
+static void norm_cut(const float *x, const float *w, size_t cut, float *y)
+{
+    const struct kern_table k = table_best();
+    uint32_t sums[WHOLE_ROWS * WHOLE_SUMS] = {0};
+    float half[WHOLE_ROWS * WHOLE_N];
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t begin = 0, end = cut; begin < WHOLE_N; begin = end, end = WHOLE_N) {
+            const size_t n = end - begin;
+            for (size_t t = 0; t < WHOLE_ROWS; t++)
+                memcpy(half + t * n, x + t * WHOLE_N + begin, n * sizeof *x);
+            const struct square_sums_args squares = {.x = half,
+                                                     .n_rows = WHOLE_ROWS,
+                                                     .n_heads = (n + WHOLE_UNIT - 1) / WHOLE_UNIT,
+                                                     .head_dim = WHOLE_UNIT,
+                                                     .width = n,
+                                                     .sums = sums + begin / WHOLE_UNIT,
+                                                     .stride = WHOLE_SUMS};
+            if (pass == 0) op_head_square_sums(&k, &squares);
+            if (pass == 0) continue;
+            op_norm_whole(&k, &(struct norm_whole){half, w + begin, sums, WHOLE_ROWS, n, WHOLE_N,
+                                                   WHOLE_SUMS, WHOLE_SUMS, 1e-5f});
+            for (size_t t = 0; t < WHOLE_ROWS; t++)
+                memcpy(y + t * WHOLE_N + begin, half + t * n, n * sizeof *y);
+        }
+    }
+}
+
+/* The last unit of a row is shorter: 72 columns are four units of 16 and one of 8. */
+static void whole_norm_has_no_cuts(void)
+{
+    struct rng r = {37};
+    float x[WHOLE_ROWS * WHOLE_N], w[WHOLE_N], y[2][WHOLE_ROWS * WHOLE_N];
+    rng_floats(&r, x, WHOLE_ROWS * WHOLE_N, 2.0f);
+    rng_floats(&r, w, WHOLE_N, 2.0f);
+    norm_cut(x, w, WHOLE_N, y[0]);
+    for (size_t cut = WHOLE_UNIT; cut < WHOLE_N; cut += WHOLE_UNIT) {
+        norm_cut(x, w, cut, y[1]);
+        CU_ASSERT_EQUAL(memcmp(y[0], y[1], sizeof y[0]), 0);
+    }
+    for (size_t t = 0; t < WHOLE_ROWS; t++) {
+        double sum = 0;
+        for (size_t i = 0; i < WHOLE_N; i++) sum += pow(x[t * WHOLE_N + i], 2);
+        const double scale = 1 / sqrt(sum / WHOLE_N + 1e-5);
+        for (size_t i = 0; i < WHOLE_N; i++)
+            CU_ASSERT_DOUBLE_EQUAL(y[0][t * WHOLE_N + i], x[t * WHOLE_N + i] * scale * w[i], 1e-5);
+    }
+}
+
 void suite_rows(CU_pSuite suite);
 void suite_rows(CU_pSuite suite)
 {
@@ -338,6 +391,7 @@ void suite_rows(CU_pSuite suite)
     CU_add_test(suite, "exact GEGLU is GELU times up", exact_geglu_is_gelu_times_up);
     CU_add_test(suite, "xIELU and layer norm are their equations",
                 xielu_and_layernorm_are_their_equations);
+    CU_add_test(suite, "the norm of a whole row has no cuts", whole_norm_has_no_cuts);
     CU_add_test(suite, "rounding agrees over all floats", rounding_agrees_over_all_floats);
     CU_add_test(suite, "grid: sets agree", grid_sets_agree);
 }

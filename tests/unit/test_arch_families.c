@@ -455,6 +455,25 @@ static void an_activation_and_a_router_of_one_family(void)
     refuse(LLAMA ",\"lm_head_bias\":true", "lm_head_bias");
 }
 
+#define BITNET OF("BitNetForCausalLM") ",\"rope_theta\":5e5"
+
+/* BitNet has norms of the inputs of o and down. Fields whose defaults differ elsewhere must be
+ * given, and heads that do not fill hidden_size are refused. */
+static void bitnet_norms_inputs_of_output_projections(void)
+{
+    CU_ASSERT_EQUAL(parse(BITNET ",\"hidden_act\":\"relu2\"").code, STATUS_OK);
+    CU_ASSERT(m.sub_norms && arch_layer_parts(&m, 1) & PART_SUB_NORMS && !m.attn.o_bias);
+    CU_ASSERT_EQUAL(parse(BITNET ",\"attention_bias\":true").code, STATUS_OK);
+    CU_ASSERT(m.attn.qkv_bias && m.attn.o_bias);
+    refuse(BITNET ",\"hidden_act\":\"silu\"", "silu");
+    refuse(BITNET ",\"head_dim\":32", "hidden_size 64");
+    refuse(BITNET ",\"mlp_bias\":true", "mlp_bias");
+    refuse(OF("BitNetForCausalLM"), "rope_theta");
+    CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
+    CU_ASSERT(!m.sub_norms && !(arch_layer_parts(&m, 1) & PART_SUB_NORMS));
+    refuse(LLAMA ",\"hidden_act\":\"relu2\"", "relu2");
+}
+
 void suite_arch_families(CU_pSuite suite);
 void suite_arch_families(CU_pSuite suite)
 {
@@ -480,6 +499,8 @@ void suite_arch_families(CU_pSuite suite)
                 gemma_caps_scores_and_scales_embeddings);
     CU_add_test(suite, "longrope keeps the original context", longrope_keeps_the_original_context);
     CU_add_test(suite, "experts under other names", experts_under_other_names);
+    CU_add_test(suite, "BitNet norms inputs of output projections",
+                bitnet_norms_inputs_of_output_projections);
     CU_add_test(suite, "an activation and a router of one family",
                 an_activation_and_a_router_of_one_family);
 }

@@ -134,6 +134,12 @@ struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows)
                                     .n_tiles = n_tiles};
 }
 
+/* Returns the partials of the norm of an FFN's inner row. */
+static uint64_t inner_sums(const struct arch *m)
+{
+    return m->sub_norms ? ((uint64_t)m->ffn + WORKSPACE_INNER_UNIT - 1) / WORKSPACE_INNER_UNIT : 0;
+}
+
 struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_place place,
                                           uint64_t n_rows)
 {
@@ -171,6 +177,7 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_V] = kv,
                     [WORKSPACE_HEAD_SUMS] = m->attn.qk_norm_whole
                                                 ? m->attn.n_heads + m->attn.n_kv_heads
+                                            : m->sub_norms      ? m->attn.n_heads
                                             : m->delta.is_mamba ? m->delta.n_value_heads
                                                                 : 0,
                     [WORKSPACE_Q_LOW] = latent ? m->attn.q_lora : 0,
@@ -192,6 +199,7 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_DELTA_MIXED] = 2 * k_delta + o_delta,
                     [WORKSPACE_DELTA_GATES] = h_delta + decays,
                     [WORKSPACE_GATE] = f,
+                    [WORKSPACE_INNER_SUMS] = inner_sums(m),
                     [WORKSPACE_UP] = f,
                     [WORKSPACE_MIX] = m->moe.shared_ffn > 0 ? 1 : 0,
                     [WORKSPACE_SHARED] = m->moe.shared_ffn > 0 ? d : 0,

@@ -45,6 +45,7 @@
     X(ATTENDED, PROJECT, OUTPUT)                                                                   \
     X(GATE, INNER, DOWN)                                                                           \
     X(INNER_CODES, INNER, DOWN)                                                                    \
+    X(INNER_SUMS, INNER, DOWN)                                                                     \
     X(UP, INNER, DOWN)                                                                             \
     X(MIX, INNER, EXPERTS)                                                                         \
     X(SHARED, INNER, EXPERTS)                                                                      \
@@ -54,6 +55,10 @@
 /* Bytes of TILE_PARTS: enough for some thousand positions of a row, so that threads rarely
  * synchronize. */
 enum { WORKSPACE_TILE_PARTS_BYTES = 1 << 20 };
+
+/* Columns of an FFN's inner row that share an f32 partial of its norm's sum of squares. Every
+ * rank's part begins at a multiple: ranks are cut between leaves, quantization groups or panels. */
+enum { WORKSPACE_INNER_UNIT = 16 };
 
 enum workspace_step {
     WORKSPACE_STEP_NORM,
