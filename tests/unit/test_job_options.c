@@ -112,6 +112,24 @@ static void sizes_are_decimal(void)
     }
 }
 
+static void limits_are_those_of_the_documents(void)
+{
+    static char *const cases[][3] = {
+        {"--top-k", "-1", "good"},        {"--top-k", "-2", NULL},
+        {"--network", "0", NULL},         {"--network", "0,2us", NULL},
+        {"--network", "100,0us", "good"}, {"--network", "1e-3", "good"}};
+    const struct flag_table table = table_of(IN_GENERATE);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static struct job_options o;
+        static struct flags_parsed parsed;
+        char *argv[] = {"generate", cases[i][0], cases[i][1], NULL};
+        memset(&o, 0, sizeof o);
+        memset(&parsed, 0, sizeof parsed);
+        const struct status st = flags_parse(&table, 3, argv, &o, &parsed);
+        CU_ASSERT_EQUAL(st.code, cases[i][2] != NULL ? STATUS_OK : STATUS_USAGE);
+    }
+}
+
 /* Folders for KV blocks are checked before a weight is loaded. */
 static void folders_for_kv_blocks_are_checked_first(void)
 {
@@ -201,6 +219,7 @@ void suite_job_options(CU_pSuite suite)
     CU_add_test(suite, "no two flags have one name", no_two_flags_have_one_name);
     CU_add_test(suite, "every flag takes its preset", every_flag_takes_its_preset);
     CU_add_test(suite, "sizes are decimal", sizes_are_decimal);
+    CU_add_test(suite, "limits are those of the documents", limits_are_those_of_the_documents);
     CU_add_test(suite, "folders for KV blocks are checked first",
                 folders_for_kv_blocks_are_checked_first);
     CU_add_test(suite, "the settings of presets stand still", the_settings_of_presets_stand_still);

@@ -62,6 +62,7 @@ static const struct bad_line bad_lines[] = {
     {"{\"prompt\":\"a\",\"temperature\":-0.5}", "invalid_request", "temperature: expected 0 to"},
     {"{\"prompt\":\"a\",\"top_p\":0}", "invalid_request", "top_p: expected above 0"},
     {"{\"prompt\":\"a\",\"top_p\":1.01}", "invalid_request", "top_p"},
+    {"{\"prompt\":\"a\",\"top_p\":1.0000001}", "invalid_request", "found 1.0000001"},
     {"{\"prompt\":\"a\",\"min_p\":-1}", "invalid_request", "min_p: expected 0 to 1"},
     {"{\"prompt\":\"a\",\"top_k\":-2}", "invalid_request", "top_k: expected -1"},
     {"{\"prompt\":\"a\",\"priority\":\"high\"}", "invalid_request",

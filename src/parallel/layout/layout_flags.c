@@ -33,7 +33,7 @@ bool layout_network_parse(const char *text, void *network)
     static const struct network_unit times[] = {{"us", 1}, {"ms", 1e3}};
     struct layout_network found = {0};
     const char *at = read_quantity(text, speeds, &found.gbit_s);
-    if (at == NULL || found.gbit_s > 1e6) return false;
+    if (at == NULL || !(found.gbit_s > 0 && found.gbit_s <= 1e6)) return false;
     if (*at == ',') {
         at = read_quantity(at + 1, times, &found.latency_s);
         found.latency_s *= 1e-6;

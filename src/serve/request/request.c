@@ -57,7 +57,7 @@ struct status request_defaults_check(const struct request_defaults *d)
         return status_make(STATUS_USAGE, "--min-p: expected 0 to 1, found %.10g", d->min_p);
     }
     if (d->top_k < -1) {
-        return status_make(STATUS_USAGE, "--top-k: expected 0 (off) or more, found %lld",
+        return status_make(STATUS_USAGE, "--top-k: expected -1 or 0 (off), or more, found %lld",
                            (long long)d->top_k);
     }
     if (d->n < 1 || d->n > REQUEST_CHOICES_MAX) {

@@ -22,8 +22,8 @@ enum reasoning_parser { REASONING_NONE, REASONING_AUTO, REASONING_THINK };
                  "top-p, top-k, min-p and repetition-penalty")                                     \
     FLAG(double, top_p, "top-p", OF_NUMBER(0, 1, "X"), .preset = "1", .commands = IN_ANSWERS,      \
          .journal = JOURNAL_ALWAYS, .help = "nucleus sampling; 1: off")                            \
-    FLAG(int64_t, top_k, "top-k", OF_I64(0, 1e9, "N"), .preset = "0", .commands = IN_ANSWERS,      \
-         .journal = JOURNAL_ALWAYS, .help = "the N most likely tokens alone; 0: off")              \
+    FLAG(int64_t, top_k, "top-k", OF_I64(-1, 1e9, "N"), .preset = "0", .commands = IN_ANSWERS,     \
+         .journal = JOURNAL_ALWAYS, .help = "the N most likely tokens alone; 0 and -1: off")       \
     FLAG(double, repetition_penalty, "repetition-penalty", OF_NUMBER(0.001, 100, "X"),             \
          .preset = "1", .commands = IN_ANSWERS, .journal = JOURNAL_ALWAYS,                         \
          .help = "of all tokens so far, above 1 against repeating; 1: off")                        \
