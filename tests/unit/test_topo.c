@@ -114,6 +114,9 @@ static void bad_descriptions_are_quoted(void)
     expect_refusal("0x\"pack:2\"", 0, "expected 1 to 65536 nodes");
     expect_refusal("-3x\"pack:2\"", 0, "\"-3x\"pack:2\"\"");
     expect_refusal("99999999999999999999x\"pack:2\"", 0, "expected 1 to 65536 nodes");
+    expect_refusal("2x\"pack:2 numa:2 core:100000 pu:2\"", 0, "at most 4096 hardware threads");
+    expect_refusal("core:4000 pu:2", 0, "at most 4096 hardware threads");
+    expect_refusal("70 70", 0, "at most 4096 hardware threads");
     expect_refusal("4x", 0, "no such folder, nor a valid topology");
     expect_refusal("numa:2 core:1 numa:2 pu:1", 0, "numa:2 core:1 numa:2 pu:1");
     expect_refusal("2x\"core:1 pu:1\"", 70000, "70000 ranks, expected at most 65536");

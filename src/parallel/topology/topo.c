@@ -85,6 +85,8 @@ struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct
 
 /* --- described ---------------------------------------------------------------------------- */
 
+enum { SYNTHETIC_THREADS_MAX = 4096 }; /* hwloc takes minutes for 16,000 */
+
 /* A parsed description: a list of XML files, or one synthetic machine many times. */
 struct description {
     uint32_t n_nodes;
@@ -99,6 +101,21 @@ static void description_fini(struct description *d)
     }
     mem_free(&d->files);
     mem_free(&d->synthetic);
+}
+
+/* Returns the hardware threads of a synthetic machine: the product of its levels' numbers, without
+ * what stands in brackets. */
+static double threads_of(const char *levels)
+{
+    double product = 1;
+    int depth = 0;
+    for (const char *c = levels; *c != '\0'; c++) {
+        depth += (*c == '(' || *c == '[') - (*c == ')' || *c == ']');
+        const bool begins = c == levels || c[-1] == ' ' || c[-1] == ':';
+        const double n = depth == 0 && begins && *c >= '0' && *c <= '9' ? strtod(c, NULL) : 1;
+        if (n > 1) product *= n;
+    }
+    return product;
 }
 
 /* Parses `16x"pack:2 ..."`, `16 x pack:2 ...` or `pack:2 ...`. */
@@ -120,6 +137,10 @@ static struct status parse_synthetic(const char *spec, struct description *out)
     text += strspn(text, " \"'");
     size_t length = strlen(text);
     while (length > 0 && strchr(" \"'\n", text[length - 1]) != NULL) length--;
+    if (threads_of(text) > SYNTHETIC_THREADS_MAX)
+        return status_make(STATUS_USAGE,
+                           "topology \"%.200s\": expected at most %d hardware threads a node", spec,
+                           SYNTHETIC_THREADS_MAX);
     return mem_strndup(&out->synthetic, text, length);
 }
 
