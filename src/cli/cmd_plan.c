@@ -239,6 +239,11 @@ static struct status plan_run(const struct plan_options *o, struct config env)
     layout_model.on_device = f->gpus_per_node > 0;
     if (flags_is_given(&o->job.given, "disk") && f->disk_gb_s == 0)
         return status_make(STATUS_USAGE, "--disk: expected GB/s above 0, found 0");
+    if (flags_is_given(&o->job.given, "gpu-memory") && f->gpus_per_node == 0)
+        return status_make(STATUS_USAGE, "--gpu-memory: needs --gpus-per-node");
+    if (o->job.model.max_model_len > m.context)
+        return status_make(STATUS_USAGE, "--max-model-len: the model allows %u, found %u",
+                           m.context, o->job.model.max_model_len);
     if (o->job.files.nodes == NULL) TRY(check_no_nodes(&o->job));
     if (o->job.files.nodes != NULL) TRY(check_nodes(f));
     if (o->job.files.nodes != NULL)

@@ -142,6 +142,9 @@ class Giants:
             expect(f"A rank may use {part}, nine tenths of its part of a GPU" in text, text)
         done = self.shoal("plan", *common, "--gpu-memory", 2)
         expect(done.status == 2 and "Fits      NO" in done.out, str(done))
+        for flags, part in ((["--gpu-memory", 80], "--gpus-per-node"), (["--max-model-len", 1 << 20], "the model allows")):
+            done = self.shoal("plan", "--model", model, "--format", "int4", "--topology", f'2x"{NODE}"', *flags)
+            expect(done.status == 2 and part in done.err, str(done))
         print("ranks on GPUs budget the GPU's memory")
 
     def network(self):
