@@ -66,7 +66,7 @@ static const struct command *find_command(const char *name)
 static void turn_help_round(int argc, char **argv)
 {
     static char help[] = "--help";
-    if (argc != 3 || strcmp(argv[1], "help") != 0 || find_command(argv[2]) == NULL) return;
+    if (argc < 3 || strcmp(argv[1], "help") != 0 || find_command(argv[2]) == NULL) return;
     argv[1] = argv[2];
     argv[2] = help;
 }
@@ -97,8 +97,8 @@ static int run_command(int argc, char **argv)
         print_help(stderr);
         return 2;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
+    const bool is_help = strcmp(argv[1], "help") == 0;
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || (is_help && argc == 2)) {
         print_help(stdout);
         return 0;
     }
@@ -106,13 +106,14 @@ static int run_command(int argc, char **argv)
         printf("shoal %s (backends: %s)\n", SHOAL_VERSION, device_backends());
         return 0;
     }
-    const struct command *command = find_command(argv[1]);
+    const char *name = is_help ? argv[2] : argv[1]; /* help of a command that there is not */
+    const struct command *command = find_command(name);
     struct config env;
     struct status st = config_read(&env);
     if (command == NULL) {
-        st = status_make(STATUS_USAGE, "no command is named \"%s\"; see shoal --help", argv[1]);
+        st = status_make(STATUS_USAGE, "no command is named \"%s\"; see shoal --help", name);
     }
-    if (status_failed(&st)) return flags_refuse(argv[1], env.launcher_rank, &st);
+    if (status_failed(&st)) return flags_refuse(name, env.launcher_rank, &st);
     return command->run(env, argc - 1, argv + 1);
 }
 

@@ -63,6 +63,7 @@ class ErrorsTest:
         for done, sentence in ((unknown, "no command is named"),
                                (self.generate(ranks, "--no-such-flag"), "no such flag")):
             expect(done.err.count(sentence) == 1, f"{ranks} ranks do not say it once: {done}")
+        self.fails(2, ["no command is named", "frobnicate"], self.shoal("help", "frobnicate"))
         expect(self.shoal.must("help", "merge").out == self.shoal.must("merge", "--help").out,
                "shoal help merge")
 
