@@ -328,7 +328,10 @@ static struct status make_folder(const char *folder, struct file_claims *claims)
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
         return status_make(STATUS_USAGE, "--batch-dir %s: cannot be made: %s", folder,
                            strerror(errno));
-    if (stat(folder, &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+    const bool is_there = stat(folder, &info) == 0;
+    if (is_there && !S_ISDIR(info.st_mode))
+        return status_make(STATUS_USAGE, "--batch-dir %s: expected a folder, found a file", folder);
+    if (is_there && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
         log_line(LOG_WARN, "--batch-dir %s: others may enter it; chmod 700 keeps it secret",
                  folder);
     if (access(folder, W_OK | X_OK) != 0)
