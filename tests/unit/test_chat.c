@@ -443,12 +443,12 @@ static void check_refused(const char *line, const char *says)
 
 static void test_shapes(void)
 {
-    check_refused("{}", "'messages' is not an array");
-    check_refused("{\"messages\":{}}", "'messages' is not an array");
-    check_refused("{\"messages\":[1]}", "element 0 is not an object");
-    check_refused("{\"messages\":[],\"tools\":{}}", "'tools' is not an array");
-    check_refused("{\"messages\":[],\"documents\":[[]]}", "'documents': element 0");
-    check_refused("{\"messages\":[],\"extra\":[]}", "variables are not an object");
+    check_refused("{}", "messages: expected a list");
+    check_refused("{\"messages\":{}}", "messages: expected a list");
+    check_refused("{\"messages\":[1]}", "messages[0]: expected an object");
+    check_refused("{\"messages\":[],\"tools\":{}}", "tools: expected a list");
+    check_refused("{\"messages\":[],\"documents\":[[]]}", "documents[0]: expected an object");
+    check_refused("{\"messages\":[],\"extra\":[]}", "chat_template_kwargs: expected an object");
     struct strbuf deep;
     strbuf_init(&deep);
     strbuf_puts(&deep, "{\"messages\":[{\"content\":");

@@ -106,6 +106,14 @@ static void content_parts_are_text(void)
         {"[7]", "invalid_request", "found an integer"},
         {"[{\"type\":\"text\",\"text\":7}]", "invalid_request",
          "messages[0].content[0].text: expected a string, found an integer"},
+        {"7", "invalid_request",
+         "messages[0].content: expected a string or a list of parts, found an integer"},
+        {"true", "invalid_request", "messages[0].content: expected a string or"},
+        {"{\"a\":1}", "invalid_request", "messages[0].content: expected a string or"},
+        {"\"a\"},{\"content\":\"b\"", "invalid_request",
+         "messages[1].role: expected a string, found null"},
+        {"\"a\"},{\"role\":7", "invalid_request",
+         "messages[1].role: expected a string, found an integer"},
     };
     for (size_t i = 0; i < 2 * sizeof wrong / sizeof *wrong; i++) {
         r = converse(t, i % 2 == 0 ? strings : lists, wrong[i / 2].content);

@@ -102,6 +102,7 @@ static void wrong_lines_become_errors(void)
     check_error("{\"context\":\"a\",\"continuation\":\"\"}", "no tokens of its own");
     check_error("{\"context\":\"a\",\"continuation\":\"b\",\"text\":\"c\"}", "found both");
     check_error("{\"text\":\"\"}", "it has no tokens");
+    check_error("{\"texts\":\"a\"}", "expected one of context with continuation, text, prompt,");
     check_error("{\"text\":[1,-2]}", "text[1]: expected a token id of 0 to");
     check_error("{\"text\":7}", "text: expected a string or a list of token ids, found an integer");
 }

@@ -316,6 +316,25 @@ static struct status take_parts(struct request_parser *p, const struct js_node *
     return status_ok();
 }
 
+/* Checks the types of a message's role and content. A tool's content may be an object, which
+ * templates print as JSON; null stands beside tool calls. */
+static struct status check_message(struct request_parser *p, const struct js_node *message,
+                                   size_t m)
+{
+    const struct js_node *content = js_get(message, "content");
+    const char *role = js_string(js_get(message, "role"), NULL);
+    const enum js_type type = js_type(content);
+    if (role == NULL)
+        return request_bad(p, "invalid_request", "messages[%zu].role: expected a string, found %s",
+                           m, request_type_name(js_get(message, "role")));
+    if (type == JS_STRING || type == JS_ARRAY || type == JS_NULL ||
+        (type == JS_OBJECT && strcmp(role, "tool") == 0))
+        return status_ok();
+    return request_bad(p, "invalid_request",
+                       "messages[%zu].content: expected a string or a list of parts, found %s", m,
+                       request_type_name(content));
+}
+
 static struct status check_messages(struct request_parser *p, const struct js_node *messages)
 {
     if (js_type(messages) == JS_ARRAY && js_count(messages) == 0) {
@@ -323,9 +342,11 @@ static struct status check_messages(struct request_parser *p, const struct js_no
                            "messages: expected at least one message, found an empty list");
     }
     for (size_t m = 0; m < js_count(messages) && js_type(messages) == JS_ARRAY; m++) {
-        if (js_type(js_at(messages, m)) == JS_OBJECT) continue;
-        return request_bad(p, "invalid_request", "messages[%zu]: expected an object, found %s", m,
-                           request_type_name(js_at(messages, m)));
+        const struct js_node *message = js_at(messages, m);
+        if (js_type(message) != JS_OBJECT)
+            return request_bad(p, "invalid_request", "messages[%zu]: expected an object, found %s",
+                               m, request_type_name(message));
+        TRY(check_message(p, message, m));
     }
     return status_ok();
 }
@@ -405,7 +426,8 @@ struct status request_read_prompt(struct request_parser *p, const struct js_node
     if (n_given != 1) {
         return request_bad(
             p, "invalid_request",
-            "expected one of prompt, prompt_token_ids and messages, found %d of them", n_given);
+            "expected one of %sprompt, prompt_token_ids and messages, found %d of them",
+            p->rules->takes_pairs ? "context with continuation, text, " : "", n_given);
     }
     if (p->ask->format == REQUEST_OPENAI_CHAT && js_type(nodes[2]) == JS_NULL) {
         return request_bad(p, "invalid_request",

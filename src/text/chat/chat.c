@@ -123,11 +123,11 @@ static struct status check_objects(const struct js_node *node, const char *name,
 {
     if (optional && js_type(node) == JS_NULL) return status_ok();
     if (js_type(node) != JS_ARRAY) {
-        return status_make(STATUS_REQUEST, "'%s' is not an array", name);
+        return status_make(STATUS_REQUEST, "%s: expected a list", name);
     }
     for (size_t i = 0; i < js_count(node); i++) {
         if (js_type(js_at(node, i)) != JS_OBJECT) {
-            return status_make(STATUS_REQUEST, "'%s': element %zu is not an object", name, i);
+            return status_make(STATUS_REQUEST, "%s[%zu]: expected an object", name, i);
         }
     }
     return status_ok();
@@ -157,7 +157,7 @@ static struct status add_extra(struct vars *vars, const struct js_node *extra)
     if (js_type(extra) == JS_NULL) return status_ok();
     if (js_type(extra) != JS_OBJECT || js_count(extra) > N_EXTRA_MAX) {
         return status_make(STATUS_REQUEST,
-                           "the template's variables are not an object of at most %d members",
+                           "chat_template_kwargs: expected an object of at most %d members",
                            (int)N_EXTRA_MAX);
     }
     while (js_next(extra, &it, &name, &value)) add_json(vars, name, value);
