@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "checkpoint/file/h5.h"
 #include "checkpoint/file/vectors_file.h"
 #include "job/job_private.h"
 #include "serve/input/line_reader.h"
@@ -22,6 +23,7 @@ struct vectors {
     size_t d;                  /* numbers of each; 0: there is none yet */
     float *x;                  /* [capacity], owned */
     size_t capacity;
+    struct strbuf id; /* scratch: the row's custom_id */
 };
 
 static struct status bad_row(const struct vectors *v, const char *id, const char *why)
@@ -104,10 +106,15 @@ static struct status take_error(struct vectors *v, const char *id)
 /* Takes all vectors of a row, whichever form it has (docs/embed.md). */
 static struct status take_row(struct vectors *v, const struct js_node *row)
 {
-    const char *id = js_string(js_get(row, "custom_id"), NULL);
+    size_t n_id;
+    const char *id = js_string(js_get(row, "custom_id"), &n_id);
     const struct js_node *many = js_get(row, "embeddings"), *one = js_get(row, "embedding");
     const struct js_node *data = js_get(js_get(js_get(row, "response"), "body"), "data");
     if (id == NULL) return bad_row(v, "", "expected a custom_id");
+    strbuf_clear(&v->id);
+    h5_add_string(&v->id, id, n_id);
+    TRY(strbuf_status(&v->id));
+    if (n_id > 0) id = v->id.data;
     if (js_type(js_get(row, "error")) != JS_NULL) return take_error(v, id);
     if (js_type(data) == JS_ARRAY) many = data;
     if (js_type(many) != JS_ARRAY) return take_vector(v, id, one);
@@ -158,7 +165,9 @@ struct status job_vectors_write(const struct job *j)
 {
     const char *path = j->o->files.vectors;
     struct vectors v = {.rows_path = j->o->files.output};
+    strbuf_init(&v.id);
     const struct status st = copy_all(&v, path);
+    strbuf_fini(&v.id);
     mem_free(&v.x);
     if (status_failed(&st)) return st;
     if (v.n_errors > 0)

@@ -240,8 +240,9 @@ class EmbedTest:
         self.check_ids(ids)
 
     def check_ids(self, ids):
-        """A dataset of strings is an input: each id is the prompt of a line."""
+        """A dataset of strings is an input: each id is the prompt of a line. HDF5's strings end at a NUL."""
         lines, texts = self.work / "ids.jsonl", []
+        ids = [id.replace("\0", "\\u0000") for id in ids]
         write_lines(lines, [{"custom_id": str(i), "prompt": text} for i, text in enumerate(ids, 1)])
         for source in (f"{self.work / 'v.h5'}:/ids", lines):
             self.shoal.must("embed", "--model", self.models["qwen3-embed"], "--input", source, "--output",
@@ -252,6 +253,7 @@ class EmbedTest:
     def vectors(self):
         rows, name = self.lines(260), "qwen3-embed"  # more vectors than a block of the file
         rows[7] = {"custom_id": "bad", "input": "x " * 2000}
+        rows.append({"custom_id": "a\0b", "input": "x"})
         files, out = [self.work / "v.npy", self.work / "v.h5"], self.work / "out.jsonl"
         found = self.embed(name, rows, "--vectors", files[0])
         self.embed(name, rows, "--vectors", files[1])

@@ -103,6 +103,16 @@ bool h5_dtype_match(hid_t type, enum dtype *out)
     return false;
 }
 
+void h5_add_string(struct strbuf *out, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] != '\0')
+            strbuf_add(out, &text[i], 1);
+        else
+            strbuf_puts(out, "\\u0000");
+    }
+}
+
 hid_t h5_access_create(void)
 {
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);

@@ -1,10 +1,12 @@
 /* HDF5 helpers for the checkpoint's reader and writer: errors as sentences, the stored types, and
  * opening a file without plugins, locks or drivers. Called by the writers and readers of HDF5 files
- * in this room, by convert and quantize, and by the reader of inputs. */
+ * in this room, by the callers of these writers, by convert and quantize, and by the reader of
+ * inputs. */
 #ifndef SHOAL_CHECKPOINT_FILE_H5_H
 #define SHOAL_CHECKPOINT_FILE_H5_H
 
 #include "base/status.h"
+#include "base/strbuf.h"
 #include "tensor/dtype.h"
 
 #include <hdf5.h>
@@ -21,6 +23,10 @@ struct status h5_error(enum status_code code, const char *path, const char *what
 hid_t h5_dtype_create(enum dtype t);
 /* Local. True when `type` is exactly the HDF5 type of a dtype, to which *out is set. */
 bool h5_dtype_match(hid_t type, enum dtype *out);
+
+/* Local. Appends text [n] as a string of HDF5's, which would end at a NUL: a NUL is written \u0000,
+ * as in JSON. */
+void h5_add_string(struct strbuf *out, const char *text, size_t n);
 
 /* Local. Returns file access properties: plain POSIX file, no locks, the file format of HDF5 1.8.
  * The caller closes them. */

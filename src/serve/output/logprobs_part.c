@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "checkpoint/file/h5.h"
 #include "serve/output/result_row.h"
 #include "serve/request/request_choice.h"
 
@@ -276,16 +277,6 @@ static float record_logprob(const struct request *c, const struct request *first
     return i >= first->logprobs.score_from ? first->logprobs.scores[i] : NAN;
 }
 
-static void add_id(struct strbuf *s, const struct request_bytes *id)
-{
-    for (size_t i = 0; i < id->n; i++) {
-        if (id->bytes[i] != '\0')
-            strbuf_add(s, &id->bytes[i], 1);
-        else
-            strbuf_puts(s, "\\u0000"); /* HDF5's strings end at a NUL */
-    }
-}
-
 /* Appends answer c to p->record, and adds the number of its hidden rows to *n_hidden. `first`: the
  * first answer to the same prompt, which has the prompt's values. */
 static void add_answer(struct logprobs_part *p, const struct request_bytes *id,
@@ -296,7 +287,7 @@ static void add_answer(struct logprobs_part *p, const struct request_bytes *id,
     uint32_t words[ANSWER_WORDS] = {0, (uint32_t)n, (uint32_t)c->n_prompt, c->choice};
     size_t n_tops;
     strbuf_add(s, (const char *)words, sizeof words);
-    add_id(s, id);
+    h5_add_string(s, id->bytes, id->n);
     words[0] = (uint32_t)(s->n - at - sizeof words);
     if (!s->failed) memcpy(s->data + at, words, sizeof words);
     add_padding(s);
