@@ -1,6 +1,7 @@
 /* The file of --save-logprobs, with and without hidden rows: its codes; the same bytes from jobs
  * that die after every few steps, in other batches and pipelines; records that are torn, damaged or
  * missing. tests/e2e/distill.py and hidden.py compare its values with others. */
+#include "base/file_claims.h"
 #include "base/mem.h"
 #include "serve/output/logprobs_part.h"
 #include "util_journal.h"
@@ -283,6 +284,47 @@ static void a_failed_sync_commits_no_row(void)
     fini(&s);
 }
 
+/* While the job was stopped for long, another host took its files: its part is that host's now. */
+static void a_job_that_lost_its_files_adds_nothing_to_the_part(void)
+{
+    static const char other[] = "another job's lease";
+    struct saving s;
+    struct file_claims *claims = NULL;
+    struct lead *lead = NULL;
+    struct fake_engine engine;
+    struct step_plan plan;
+    struct step_result result;
+    char lease[128], mine[128];
+    bool done = false;
+    init_hidden(&s, &two_layers, HIDDEN_ALL);
+    snprintf(lease, sizeof lease, "%s.lease", s.job.output);
+    snprintf(mine, sizeof mine, "%s.mine", s.job.output);
+    CU_ASSERT_EQUAL_FATAL(file_claims_create(NULL, 0, &claims).code, STATUS_OK);
+    CU_ASSERT_EQUAL(file_claims_add(claims, "output", s.job.output).code, STATUS_OK);
+    s.job.o.journal.claims = claims;
+    CU_ASSERT_EQUAL_FATAL(lead_create(&s.job.o, &lead).code, STATUS_OK);
+    fake_engine_init(&engine, 1, s.job.o.n_blocks);
+    CU_ASSERT_EQUAL(step_plan_init(&plan, 1).code, STATUS_OK);
+    step_result_init(&result);
+    CU_ASSERT_EQUAL_FATAL(lead_next(lead, 0, 0, &plan, &done).code, STATUS_OK);
+    fake_engine_run(&engine, &plan, &result);
+    CU_ASSERT_EQUAL(rename(lease, mine), 0);
+    util_write_file(lease, other, sizeof other - 1);
+    file_claims_renew(claims);
+    CU_ASSERT_EQUAL(lead_commit(lead, 0, &result).code, STATUS_IO);
+    util_read_file(s.part, &s.found);
+    CU_ASSERT_EQUAL(s.found.n, 0);
+    step_result_fini(&result);
+    step_plan_fini(&plan);
+    fake_engine_fini(&engine);
+    lead_destroy(&lead);
+    file_claims_destroy(&claims);
+    unlink(mine);
+    unlink(lease);
+    s.job.o.journal.claims = NULL;
+    fini(&s);
+}
+
 static void a_complete_job_keeps_its_file(void)
 {
     static const char line[] = "{\"custom_id\":\"a\",\"prompt\":\"only a good line, so that no "
@@ -461,5 +503,7 @@ void suite_logprobs_part(CU_pSuite suite)
     CU_add_test(suite, "torn records are cut and missing ones are named",
                 torn_records_are_cut_and_missing_ones_are_named);
     CU_add_test(suite, "a failed sync commits no row", a_failed_sync_commits_no_row);
+    CU_add_test(suite, "a job that lost its files adds nothing to the part",
+                a_job_that_lost_its_files_adds_nothing_to_the_part);
     CU_add_test(suite, "a complete job keeps its file", a_complete_job_keeps_its_file);
 }

@@ -36,6 +36,14 @@ void lead_lines_report(const struct lead *l)
         log_line(LOG_WARN, "  %s", rows->shown[i].data);
 }
 
+/* Adds a row's record to the part of --save-logprobs, unless another job has taken the part over.
+ */
+static struct status put_in_part(struct lead *l, const struct request *r)
+{
+    TRY(file_claims_check(l->o.journal.claims));
+    return logprobs_part_put(l->lines.part, r);
+}
+
 static struct status lines_put(void *user, struct lead *l, const struct request *r)
 {
     (void)user;
@@ -44,7 +52,7 @@ static struct status lines_put(void *user, struct lead *l, const struct request 
     TRY(result_row_write(r, &l->rules, l->o.model_name, &l->row));
     struct result_row row = {.text = l->row.data, .n = l->row.n, .is_error = r->error.code != NULL};
     row.sum_logprob = result_row_sum(r, &row.n_scored);
-    if (l->lines.part != NULL && !row.is_error) TRY(logprobs_part_put(l->lines.part, r));
+    if (l->lines.part != NULL && !row.is_error) TRY(put_in_part(l, r));
     if (l->lines.journal != NULL) {
         const struct id_hash id =
             r->is_named ? id_hash_of(r->custom_id.bytes, r->custom_id.n) : ID_HASH_NONE;
@@ -70,6 +78,7 @@ static struct status lines_put(void *user, struct lead *l, const struct request 
 struct status lead_store_rows(void *user, const char *rows, size_t n_bytes, uint64_t *at)
 {
     const struct lead *l = user;
+    TRY(file_claims_check(l->o.journal.claims));
     return logprobs_part_put_rows(l->lines.part, rows, n_bytes, at);
 }
 

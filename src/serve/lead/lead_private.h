@@ -95,7 +95,7 @@ void lead_lines_close(struct lead *l);
 void lead_lines_report(const struct lead *l);
 
 /* The scheduler's store_rows: writes the rows to the part of --save-logprobs. Errors:
- * logprobs_part_put_rows's. */
+ * file_claims_check's and logprobs_part_put_rows's. */
 struct status lead_store_rows(void *user, const char *rows, size_t n_bytes, uint64_t *at);
 
 /* Commits the journal if a commit is due or `now` is true, then writes the committed rows to the
