@@ -42,6 +42,21 @@ if(SHOAL_SANITIZE)
   endif()
 endif()
 
+# The kernels of AVX-512 and AMX take a third of the time to compile a sanitized or a simulated build. Sanitized
+# builds leave them out where this CPU cannot run them (the release build compiles them everywhere), simulated
+# ones because their subject is messages; with -DCMAKE_BUILD_TYPE=Release these measure, and have all kernels.
+set(SHOAL_NO_AVX512 OFF)
+if(SHOAL_SANITIZE)
+  check_c_source_runs("int main(void) { return !(__builtin_cpu_supports(\"avx512f\") && __builtin_cpu_supports(\"avx512bw\") &&
+    __builtin_cpu_supports(\"avx512vl\") && __builtin_cpu_supports(\"avx512dq\") && __builtin_cpu_supports(\"avx512vnni\")); }"
+    SHOAL_CPU_HAS_AVX512)
+  if(NOT SHOAL_CPU_HAS_AVX512)
+    set(SHOAL_NO_AVX512 ON)
+  endif()
+elseif(CMAKE_BUILD_TYPE STREQUAL "Simulate")
+  set(SHOAL_NO_AVX512 ON)
+endif()
+
 # shoal_target(OUT ROOM): the library's name, shoal_serve_lead for serve/lead
 function(shoal_target out room)
   string(REPLACE "/" "_" name ${room})
@@ -56,6 +71,11 @@ function(shoal_room room folder below libraries)
     set_source_files_properties(${isa_sources} PROPERTIES COMPILE_OPTIONS "${SHOAL_ISA_FLAGS_${isa}}")
     list(APPEND sources ${isa_sources})
   endforeach()
+  if(SHOAL_NO_AVX512 AND room STREQUAL kernels)
+    file(GLOB peaks ${CMAKE_SOURCE_DIR}/kernels/avx512/peak_*.c ${CMAKE_SOURCE_DIR}/kernels/amx/peak_*.c)
+    list(FILTER sources EXCLUDE REGEX "/kernels/(avx512|amx)/")
+    list(APPEND sources ${peaks} ${CMAKE_SOURCE_DIR}/tests/no_avx512.c)
+  endif()
   add_library(${target} STATIC ${sources})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   foreach(other ${below})
