@@ -19,6 +19,8 @@ def spread_by(spec, name, shape, spread_of, tied):
     less_one = spec.get("less_one", False)
     if "head_norm" in spec and name.endswith(("q_norm.weight", "k_norm.weight")):
         return spec["head_norm"], 0.3 * spec["head_norm"]
+    if "embed" in spec and name.endswith("embed_tokens.weight"):
+        return 0, spec["embed"]
     if name.endswith("A_log"):  # states that last for a few to some hundred tokens
         return -2.2, 0.8
     if name.endswith(("e_score_correction_bias", "expert_bias")):
@@ -32,7 +34,8 @@ def spread_by(spec, name, shape, spread_of, tied):
 
 def weights_of(spec, seed, tensors, spread_of, tied):
     """The content of weights.json. tensors: as transformers saves them. spec["floats"]: ends of the names of those that
-    are stored as f32; spec["head_norm"]: mean weight of norms of q and k, where it is not 1.
+    are stored as f32; spec["head_norm"]: mean weight of norms of q and k, where it is not 1; spec["embed"]: deviation of
+    the embedding, where another would repeat the token before.
     """
     groups = {}
     for name, p in sorted(tensors.items()):

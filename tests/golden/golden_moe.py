@@ -74,12 +74,12 @@ MODELS = {
     # rotate by proportional RoPE; v normed; a dense FFN and experts that are joined by norms; the published fields
     "gemma4": dict(
         cls=Gemma4ForConditionalGeneration, dtype=torch.bfloat16, prompts=(70, 668), generated=True,
-        tokenizer="qwen3-next", every=11, head_norm=0.5, edit=publish_gemma4,
+        tokenizer="qwen3-next", every=11, head_norm=0.5, embed=0.1, distinct=5, edit=publish_gemma4,
         config=lambda: Gemma4Config(
             text_config=dict(
                 vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=6, num_attention_heads=8,
                 num_key_value_heads=4, head_dim=32, global_head_dim=64, num_global_key_value_heads=2,
-                attention_k_eq_v=True, hidden_size_per_layer_input=0, sliding_window=128, final_logit_softcapping=30.0,
+                attention_k_eq_v=True, hidden_size_per_layer_input=0, sliding_window=128, final_logit_softcapping=5.0,
                 enable_moe_block=True, num_experts=8, top_k_experts=3, moe_intermediate_size=32,
                 **{**LONG_CONTEXT, "pad_token_id": 0}),
             vision_config=dict(
@@ -379,7 +379,7 @@ MODELS = {
             **COMMON)),
     # as GLM-4.5 without norms of q and k, all of a head rotated, no dense layer
     "solar-open": dict(
-        cls=SolarOpenForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        cls=SolarOpenForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, generated=True, tokenizer="qwen3-next", every=3,
         config=lambda: SolarOpenConfig(
             vocab_size=293, hidden_size=64, moe_intermediate_size=48, num_hidden_layers=3,
             num_attention_heads=4, num_key_value_heads=2, head_dim=32, n_routed_experts=8,

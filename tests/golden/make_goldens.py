@@ -332,6 +332,8 @@ def try_seed(spec, seed):
         if index_gap(model, prompt) < INDEX_GAP_LEAST or (early is not None and early < ROUTER_GAP_LEAST):
             return None
         ids, logits = decode(model, prompt)
+        if len(set(ids[length:])) < spec.get("distinct", 1):
+            return None
         if index_gap(model, ids) < INDEX_GAP_LEAST:
             return None
         whole = model(torch.tensor([ids])).logits[0]
