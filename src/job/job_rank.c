@@ -72,20 +72,39 @@ struct modern_head {
     bool has_bias; /* the dense layer has one */
 };
 
+static struct status refuse_head(const char *key, const struct js_node *value)
+{
+    char *text = NULL;
+    size_t n;
+    TRY(js_dump(value, &text, &n));
+    const struct status st =
+        status_make(STATUS_INPUT, "config.json: %s %.80s is not implemented", key, text);
+    mem_free(&text);
+    return st;
+}
+
+/* True when the field is absent or null, or its text is `word`. */
+static bool is_default(const struct js_node *value, const char *word)
+{
+    const char *text = js_string(value, NULL);
+    return js_type(value) == JS_NULL || (text != NULL && strcmp(text, word) == 0);
+}
+
 static struct status read_modern(const struct js_node *config, struct modern_head *out)
 {
-    const char *pooling = js_string(js_get(config, "classifier_pooling"), NULL);
-    const char *gate = js_string(js_get(config, "classifier_activation"), NULL);
+    static const char *const keys[] = {"classifier_pooling", "classifier_activation",
+                                       "classifier_bias"};
+    const struct js_node *pooling = js_get(config, keys[0]), *gate = js_get(config, keys[1]);
+    const struct js_node *bias = js_get(config, keys[2]);
+    const char *pool = js_string(pooling, NULL);
     *out = (struct modern_head){.pool = POOL_CLS};
-    (void)js_bool(js_get(config, "classifier_bias"), &out->has_bias);
-    if (pooling != NULL && strcmp(pooling, "mean") == 0)
+    if (pool != NULL && strcmp(pool, "mean") == 0)
         out->pool = POOL_MEAN;
-    else if (pooling != NULL && strcmp(pooling, "cls") != 0)
-        return status_make(STATUS_INPUT,
-                           "config.json: classifier_pooling \"%.80s\" is not implemented", pooling);
-    if (gate == NULL || strcmp(gate, "gelu") == 0) return status_ok();
-    return status_make(STATUS_INPUT,
-                       "config.json: classifier_activation \"%.80s\" is not implemented", gate);
+    else if (!is_default(pooling, "cls"))
+        return refuse_head(keys[0], pooling);
+    if (!is_default(gate, "gelu")) return refuse_head(keys[1], gate);
+    if (js_type(bias) == JS_NULL || js_bool(bias, &out->has_bias)) return status_ok();
+    return refuse_head(keys[2], bias);
 }
 
 /* Reads the layer norm that follows the dense layer in ModernBERT's head. norm [2 D] = its weights,

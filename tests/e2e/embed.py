@@ -532,6 +532,49 @@ class EmbedTest:
                 wanted = self.ranked(name, rows, "--activation", "none")
                 expect(self.ranked("edited", rows) == wanted, "the activation of the config")
 
+    def modern_folder(self, name, base, absent, **fields):
+        """A copy of a cross-encoder without the `absent` fields, and with others."""
+        folder = self.work / name
+        shutil.copytree(GOLDENS / base["name"], folder)
+        shutil.copy(TESTS / "golden" / base["vocabulary"], folder / "tokenizer.json")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(
+            {**{key: value for key, value in config.items() if key not in absent}, **fields}))
+        return folder
+
+    def check_unbiased(self, golden, base):
+        """A head whose fields are absent: without biases, of the first token, with GELU."""
+        name, wants = f"{base['name']}-unbiased", golden["pairs"]
+        folder = self.modern_folder(name, base, golden["absent"])
+        data = (folder / "model.safetensors").read_bytes()
+        n_head = struct.unpack("<Q", data[:8])[0]
+        kept = {key: value for key, value in json.loads(data[8:8 + n_head]).items()
+                if key == "classifier.bias" or not key.endswith(".bias")}
+        packed, body = {}, b""
+        for key, value in kept.items():
+            if key != "__metadata__":
+                begin, end = value["data_offsets"]
+                value = {**value, "data_offsets": [len(body), len(body) + end - begin]}
+                body += data[8 + n_head + begin:8 + n_head + end]
+            packed[key] = value
+        head = json.dumps(packed).encode()
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + body)
+        self.models[name] = self.convert(folder, name)
+        row = {"custom_id": "a", "query": base["query"], "documents": base["documents"]}
+        found = self.ranked(name, [row], "--activation", "none", "--kv-dtype", "f32")["a"]["scores"]
+        for scores, want in zip(found, wants, strict=True):
+            self.check_scores(scores, want, f"{name}: a pair")
+
+    def check_head_fields(self, base):
+        """Fields of a head that shoal does not compute, and fields of another type, are refused by name."""
+        for i, (field, value) in enumerate([("classifier_pooling", "max"), ("classifier_pooling", 1),
+                                            ("classifier_activation", "relu"), ("classifier_activation", 1),
+                                            ("classifier_bias", "yes")]):
+            name = f"head{i}"
+            self.models[name] = self.convert(self.modern_folder(name, base, (), **{field: value}), name)
+            done = self.rank_job(name, [{"custom_id": "a", "query": "x", "documents": ["y"]}])
+            expect(done.status == 3 and field in done.err and str(value) in done.err, f"{field} {value}: {done}")
+
     def check_rank_law(self, golden):
         rows = [{"custom_id": f"{i}", "query": f"fish {i}", "documents": golden["documents"][:1 + i % 6]}
                 for i in range(20)]
@@ -572,8 +615,11 @@ class EmbedTest:
         for classes in golden["classes"]:
             self.check_classes(classes)
         self.check_asked(golden["asked"])
-        for crossed in json.loads((GOLDENS / "crossed.json").read_text()):
+        *crosses, unbiased = json.loads((GOLDENS / "crossed.json").read_text())
+        for crossed in crosses:
             self.check_crossed(crossed)
+        self.check_unbiased(unbiased, crosses[-1])
+        self.check_head_fields(crosses[-1])
         self.check_rank_law(golden["asked"])
         self.check_rank_errors()
 

@@ -10,7 +10,7 @@ Runs transformers alone (torch, f32 on the CPU), never shoal. Each model gets
                token, the row of the first one and the mean of all, not normalized
 and, without a NAME, rank.json: scores of the same weights as models for sequence classification, and as a reranker
 that is asked for yes or no, with its tokenizer rank_tokenizer.json. crossed.json: scores of the cross-encoders
-bert-rank, xlmr-rank and modernbert-rank.
+bert-rank, xlmr-rank and modernbert-rank, and of the last one without biases.
 usage: make_embed_goldens.py [NAME...]
 """
 import json
@@ -256,6 +256,25 @@ def crossed(name, config, vocabulary, seed):
                 pairs=[logits(QUERY, document) for document in documents])
 
 
+ABSENT = ("attention_bias", "classifier_activation", "classifier_bias", "classifier_pooling", "mlp_bias", "norm_bias")
+
+
+def unbiased(base):
+    """A cross-encoder without its biases and the fields of its head, which so have their defaults. The test makes the
+    same checkpoint from that of `base`.
+    """
+    hf = HERE / "embed" / base["name"]
+    fields = json.loads((hf / "config.json").read_text())
+    config = transformers.ModernBertConfig(**{key: value for key, value in fields.items() if key not in ABSENT})
+    model = transformers.ModernBertForSequenceClassification(config).eval()
+    model.set_attn_implementation("eager")
+    kept = {k: v for k, v in load_file(hf / "model.safetensors").items() if k == "classifier.bias" or "bias" not in k}
+    model.load_state_dict({k: v.float() for k, v in kept.items()})
+    tokenizer = tokenizers.Tokenizer.from_file(str(HERE / base["vocabulary"]))
+    pairs = [model(torch.tensor([tokenizer.encode(QUERY, d).ids])).logits[0].tolist() for d in base["documents"]]
+    return dict(base=base["name"], absent=ABSENT, pairs=pairs)
+
+
 def write_crossed():
     sizes = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
                  max_position_embeddings=160)
@@ -272,6 +291,7 @@ def write_crossed():
                       attention_bias=True, mlp_bias=True, classifier_bias=True, classifier_pooling="mean",
                       norm_eps=1e-4, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                       **MODERN_IDS), "embed/modernbert-embed/hf/tokenizer.json", 9)]
+        golden.append(unbiased(golden[2]))
     (HERE / "embed" / "crossed.json").write_text(json.dumps(golden, ensure_ascii=False).replace("}, {", "},\n {") + "\n")
 
 
