@@ -14,6 +14,8 @@ from pathlib import Path
 from golden import n_ranks
 from program import GOLDENS, Shoal, expect, fresh_folder, hash_rows, main_of, run, write_lines
 
+from generated_weights import checkpoint_of
+
 ADAPTERS = GOLDENS.parent / "adapters"
 BOUND = "1e-4"
 # model: its adapters, and layouts for them
@@ -21,6 +23,7 @@ CASES = {
     "llama-gqa": (["attention", "all-linears", "query", "key-value", "output", "gate-up", "down", "one-layer"],
                   [["--chunk", "1"], ["--chunk", "7"], ["--tp", "2"], ["--pp", "2"],
                    ["--dp", "2", "--tp", "2", "--chunk", "5"]]),
+    "gemma4": (["key-is-value"], [["--tp", "2", "--ep", "1", "--chunk", "3"]]),
     "glm4": (["pairs"], [["--tp", "2", "--chunk", "3"]]),
     "qwen3-moe": (["experts"], [["--ep", "2"], ["--tp", "2", "--ep", "1", "--chunk", "7"]]),
 }
@@ -53,6 +56,7 @@ class LoraTest:
         """
         golden = GOLDENS / name
         plain = json.loads((golden / "sequences.jsonl").read_text().splitlines()[0])
+        every = json.loads((golden / "golden.json").read_text()).get("every", 1)
         lines, pairs = [], []
         names = list(named)
         for adapter in [*names[:2], None, *names[2:]]:
@@ -61,7 +65,8 @@ class LoraTest:
                 else plain["prompt_token_ids"]
             line = dict(custom_id=f"l{len(lines)}", prompt_token_ids=ids)
             lines.append({**line, "adapter": adapter} if adapter else line)
-            pairs.append(f"{len(lines)}={folder / ('logits.i24' if adapter else 'logits.0.i24')}")
+            pairs.append(f"{len(lines)}={folder / 'logits.i24'}" if adapter else
+                         f"{len(lines)}/{every}={folder / 'logits.0.i24'}")
         write_lines(self.work / f"{name}.jsonl", lines)
         write_lines(self.work / "plain.jsonl", [{k: v for k, v in line.items() if k != "adapter"}
                                                 for line in lines])
@@ -69,7 +74,7 @@ class LoraTest:
 
     def check_model(self, name):
         adapters, layouts = CASES[name]
-        model = self.convert(GOLDENS / name / "hf", f"{name}.h5")
+        model = self.convert(checkpoint_of(GOLDENS / name, self.work / f"{name}-hf"), f"{name}.h5")
         files = [self.convert(ADAPTERS / a / "hf", f"{a}.h5") for a in adapters]
         named = {file.stem: file for file in files}
         self.write_lines(name, named)

@@ -13,6 +13,7 @@ import json
 import platform
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import peft
@@ -21,6 +22,7 @@ import transformers
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
+from generated_weights import checkpoint_of
 from logits_file import pack_logits
 from make_goldens import ROUTER_GAP_LEAST, router_gaps
 
@@ -52,6 +54,9 @@ ADAPTERS = {
     # q and k whose rows convert reorders, and heads that are rotated in part
     "pairs": dict(model="glm4", dtype=torch.float32, n_tokens=10, config=dict(
         r=2, lora_alpha=4, target_modules=["q_proj", "k_proj", "v_proj"])),
+    # a layer whose v is k, so that k's adapter changes both, with heads wider than those of the other layer
+    "key-is-value": dict(model="gemma4", dtype=torch.float16, n_tokens=5, config=dict(
+        r=2, lora_alpha=8, target_modules=["k_proj"], layers_to_transform=[4, 5])),
     "experts": dict(model="qwen3-moe", dtype=torch.float32, n_tokens=16, config=dict(
         r=2, lora_alpha=4, target_modules=ATTENTION)),
 }
@@ -83,10 +88,11 @@ def publish(model, hf, spec):
 def write_adapter(name, spec):
     folder = HERE / "adapters" / name
     generator = torch.Generator().manual_seed(7)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        HERE / "models" / spec["model"] / "hf", dtype=torch.float32).eval()
+    with tempfile.TemporaryDirectory() as work:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            checkpoint_of(HERE / "models" / spec["model"], Path(work) / "hf"), dtype=torch.float32).eval()
     model.set_attn_implementation("eager")
-    ids = torch.randint(0, model.config.vocab_size, (1, spec["n_tokens"]), generator=generator)
+    ids = torch.randint(0, model.config.get_text_config().vocab_size, (1, spec["n_tokens"]), generator=generator)
     plain = model(ids).logits[0]
     adapted = get_peft_model(model, LoraConfig(**spec["config"])).eval()
     with torch.no_grad():
