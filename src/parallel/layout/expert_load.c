@@ -8,13 +8,20 @@
 
 enum { FILE_BYTES_MAX = 64 << 20 };
 
-/* Reads one layer's counts into load [E], and halves all of them until the largest is at most
- * EXPERT_LOAD_MAX. */
+void expert_load_fit(int64_t *load, size_t n)
+{
+    int64_t most = 0;
+    for (size_t e = 0; e < n; e++)
+        if (load[e] > most) most = load[e];
+    for (; most > EXPERT_LOAD_MAX; most /= 2)
+        for (size_t e = 0; e < n; e++) load[e] /= 2;
+}
+
+/* Reads one layer's counts into load [E], scaled by expert_load_fit. */
 static struct status read_layer(const struct js_node *counts, const struct layout_model *m,
                                 uint32_t layer, int64_t *load)
 {
     const size_t n = m->arch->layer.is_moe[layer] ? m->arch->moe.n_experts : 0;
-    int64_t most = 0;
     if (js_type(counts) != JS_ARRAY || js_count(counts) != n) {
         return status_make(STATUS_INPUT,
                            "expert_load of layer %u: expected an array of %zu counts, found %zu",
@@ -27,10 +34,8 @@ static struct status read_layer(const struct js_node *counts, const struct layou
                                "number from 0 on",
                                layer, e);
         }
-        if (load[e] > most) most = load[e];
     }
-    for (; most > EXPERT_LOAD_MAX; most /= 2)
-        for (size_t e = 0; e < n; e++) load[e] /= 2;
+    expert_load_fit(load, n);
     return status_ok();
 }
 

@@ -6,24 +6,31 @@
 
 #include <string.h>
 
-/* Writes the lists of places of a layer whose experts have been dealt to the parts (ranks of the
- * expert-parallel axis). Within a part, places are in the order of the experts' ids. */
-static void take_places(const struct deal *d, struct expert_places *p, uint32_t layer)
+void expert_places_list(struct expert_places *p, uint32_t layer)
 {
     const uint32_t n = p->n_experts;
-    uint32_t *expert = p->expert + (size_t)layer * p->n_places, at = 0;
+    const uint32_t *expert = p->expert + (size_t)layer * p->n_places;
     uint32_t *place = p->place + (size_t)layer * p->n_places;
     uint32_t *first = p->first + (size_t)layer * (n + 1);
-    for (uint32_t i = 0; i < d->l->ep; i++)
-        for (uint32_t e = 0; e < n; e++)
-            for (uint16_t k = 0; k < *deal_in_part(d, i, e); k++) expert[at++] = e;
-    first[0] = 0;
-    for (uint32_t e = 0; e < n; e++) first[e + 1] = first[e] + d->n_copies[e];
-    for (at = 0; at < p->n_places; at++) place[first[expert[at]]++] = at;
+    memset(first, 0, (n + (size_t)1) * sizeof *first);
+    for (uint32_t at = 0; at < p->n_places; at++) first[expert[at] + 1]++;
+    for (uint32_t e = 0; e < n; e++) first[e + 1] += first[e];
+    for (uint32_t at = 0; at < p->n_places; at++) place[first[expert[at]]++] = at;
     for (uint32_t e = n; e > 0; e--)
         first[e] = first[e - 1]; /* filling `place` moved each
                                     first[e] to the end of its run */
     first[0] = 0;
+}
+
+/* Writes the lists of places of a layer whose experts have been dealt to the parts (ranks of the
+ * expert-parallel axis). Within a part, places are in the order of the experts' ids. */
+static void take_places(const struct deal *d, struct expert_places *p, uint32_t layer)
+{
+    uint32_t *expert = p->expert + (size_t)layer * p->n_places, at = 0;
+    for (uint32_t i = 0; i < d->l->ep; i++)
+        for (uint32_t e = 0; e < p->n_experts; e++)
+            for (uint16_t k = 0; k < *deal_in_part(d, i, e); k++) expert[at++] = e;
+    expert_places_list(p, layer);
 }
 
 /* Numbers the hosts of the parts in a stage, from 0 on: host [ep]. Returns the number of hosts. */
@@ -145,8 +152,9 @@ static struct status make_place_lists(const struct layout *l, const uint32_t *ho
     return status_ok();
 }
 
-struct status expert_places_create(const struct layout *l, const int64_t *load,
-                                   const uint32_t *host_of, struct expert_places **out)
+/* Makes places without content. */
+static struct status make_empty(const struct layout *l, const int64_t *load,
+                                const uint32_t *host_of, struct expert_places **out)
 {
     const size_t n_load = (size_t)l->model.arch->n_layers * l->model.arch->moe.n_experts;
     struct expert_places *p = NULL;
@@ -154,12 +162,35 @@ struct status expert_places_create(const struct layout *l, const int64_t *load,
     TRY(mem_alloc(&p, 1, sizeof *p, "experts' places"));
     p->n_experts = l->model.arch->moe.n_experts;
     p->n_places = layout_n_places(l);
-    struct status st = make_place_lists(l, host_of, p);
-    if (!status_failed(&st)) memcpy(p->load, load, n_load * sizeof *load);
-    if (!status_failed(&st)) st = deal_in(l, load, p);
-    if (status_failed(&st)) expert_places_destroy(&p);
+    const struct status st = make_place_lists(l, host_of, p);
+    if (status_failed(&st)) {
+        expert_places_destroy(&p);
+        return st;
+    }
+    memcpy(p->load, load, n_load * sizeof *load);
     *out = p;
     return st;
+}
+
+struct status expert_places_create(const struct layout *l, const int64_t *load,
+                                   const uint32_t *host_of, struct expert_places **out)
+{
+    TRY(make_empty(l, load, host_of, out));
+    const struct status st = deal_in(l, load, *out);
+    if (status_failed(&st)) expert_places_destroy(out);
+    return st;
+}
+
+struct status expert_places_copy(const struct layout *l, const struct expert_places *from,
+                                 const int64_t *load, struct expert_places **out)
+{
+    TRY(make_empty(l, load, from->host_of, out));
+    for (uint32_t layer = 0; layer < l->model.arch->n_layers; layer++) {
+        const size_t at = (size_t)layer * from->n_places;
+        memcpy((*out)->expert + at, from->expert + at, from->n_places * sizeof *from->expert);
+        expert_places_list(*out, layer);
+    }
+    return status_ok();
 }
 
 struct status expert_places_on(const struct layout *l, const int64_t *load, const struct topo *t,

@@ -34,6 +34,9 @@ enum {
  * model; STATUS_USAGE when m has no experts; STATUS_MEMORY. */
 struct status expert_load_read(const char *path, const struct layout_model *m, int64_t **out);
 
+/* Local. Halves the counts of a layer, load [n], until the largest is at most EXPERT_LOAD_MAX. */
+void expert_load_fit(int64_t *load, size_t n);
+
 /* Local. Places each layer's experts. Deals them, the heaviest first, to the part with the least
  * load that has room (longest processing time first, Graham 1969); of equal parts, to the one with
  * the least load in the layers before. Then swaps experts of the fullest part with experts of

@@ -1,4 +1,5 @@
-/* Shared by expert_places.c and expert_deal.c: one layer while its experts are placed. */
+/* Shared by expert_places.c, expert_deal.c and expert_replan.c: one layer while its experts are
+ * placed, and the lists of places. */
 #ifndef SHOAL_PARALLEL_LAYOUT_EXPERT_PLACES_PRIVATE_H
 #define SHOAL_PARALLEL_LAYOUT_EXPERT_PLACES_PRIVATE_H
 
@@ -62,5 +63,12 @@ static inline uint16_t *deal_on_host(const struct deal *d, uint32_t part, uint32
 /* Local. Places the layer's experts and all of its copies: sets n_copies, items, in_part and
  * of_part. Without copies all ways give the same. */
 void deal_layer(struct deal *d, enum deal_way way);
+
+/* Local. Makes a layer's `first` and `place` from its `expert`. */
+void expert_places_list(struct expert_places *p, uint32_t layer);
+
+/* Local. Copies places, with another load [L, E]. Errors: STATUS_MEMORY. */
+struct status expert_places_copy(const struct layout *l, const struct expert_places *from,
+                                 const int64_t *load, struct expert_places **out);
 
 #endif

@@ -1,0 +1,239 @@
+/* New places for experts in a running job: the fullest part gets fewer rows, experts stay where
+ * they can, and a layer that would hardly gain keeps its places. */
+#include "parallel/layout/expert_replan.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LAYERS = 3, E_MAX = 32, EP_MAX = 8 };
+
+/* Layer 0 is dense. */
+static struct layout make_layout(struct arch *arch, uint32_t n_experts, uint32_t ep,
+                                 uint32_t n_copies)
+{
+    *arch = (struct arch){.n_layers = LAYERS,
+                          .moe = {.n_experts = n_experts, .n_chosen = 2},
+                          .layer.is_moe = {false, true, true}};
+    return (struct layout){.n_ranks = ep,
+                           .tp = ep,
+                           .pp = 1,
+                           .dp = 1,
+                           .ep = ep,
+                           .etp = 1,
+                           .n_expert_replicas = 1,
+                           .n_expert_copies = n_copies,
+                           .stage_begin = {0, LAYERS},
+                           .model = {.name = "test", .arch = arch}};
+}
+
+static struct expert_places *place_on(const struct layout *l, const int64_t *load,
+                                      uint32_t ranks_per_host)
+{
+    uint32_t host_of[EP_MAX];
+    struct expert_places *p = NULL;
+    for (uint32_t r = 0; r < l->ep; r++) host_of[r] = r / ranks_per_host;
+    CU_ASSERT_EQUAL_FATAL(expert_places_create(l, load, host_of, &p).code, STATUS_OK);
+    return p;
+}
+
+/* Checks that the lists of a layer fit together and that every expert has a place. */
+static void check_lists(const struct layout *l, const struct expert_places *p, uint32_t layer)
+{
+    const struct expert_copies c = expert_copies_of(l, p, layer);
+    uint32_t n_seen = 0;
+    for (uint32_t e = 0; e < p->n_experts; e++) {
+        CU_ASSERT_FATAL(c.first[e + 1] > c.first[e] && c.first[e + 1] <= p->n_places);
+        for (uint32_t i = c.first[e]; i < c.first[e + 1]; i++) {
+            CU_ASSERT(p->expert[layer * p->n_places + c.place[i]] == e);
+            CU_ASSERT(i == c.first[e] || c.place[i] > c.place[i - 1]);
+            n_seen++;
+        }
+    }
+    CU_ASSERT_EQUAL(n_seen, p->n_places);
+}
+
+/* Returns how many places of a layer changed their expert. */
+static uint64_t moves_in(const struct expert_places *a, const struct expert_places *b,
+                         uint32_t layer)
+{
+    uint64_t n = 0;
+    for (uint32_t at = layer * a->n_places; at < (layer + 1) * a->n_places; at++)
+        n += a->expert[at] != b->expert[at];
+    return n;
+}
+
+/* How often an expert stands in a part. */
+static uint32_t n_in_part(const struct layout *l, const struct expert_places *p, uint32_t layer,
+                          uint32_t part, uint32_t e)
+{
+    const struct range held = layout_experts(l, part);
+    uint32_t n = 0;
+    for (uint32_t at = held.begin; at < held.end; at++)
+        n += p->expert[layer * p->n_places + at] == e;
+    return n;
+}
+
+/* No expert moves within its part: as many places change as experts are new in their part. */
+static void check_stays(const struct layout *l, const struct expert_places *old,
+                        const struct expert_places *p, uint32_t layer)
+{
+    uint64_t n_new = 0;
+    for (uint32_t part = 0; part < l->ep; part++) {
+        for (uint32_t e = 0; e < p->n_experts; e++) {
+            const uint32_t was = n_in_part(l, old, layer, part, e);
+            const uint32_t is = n_in_part(l, p, layer, part, e);
+            n_new += is > was ? is - was : 0;
+        }
+    }
+    CU_ASSERT_EQUAL(moves_in(old, p, layer), n_new);
+}
+
+/* Layer 1 keeps its load. In layer 2 expert 0 becomes the hottest: 60 20 10 10 on two parts, where
+ * both had experts that are all alike. */
+static void a_hot_expert_moves_alone(void)
+{
+    struct arch arch;
+    const struct layout l = make_layout(&arch, 4, 2, 0);
+    int64_t load[LAYERS * 4] = {0, 0, 0, 0, 5, 5, 5, 5, 9, 9, 9, 9};
+    struct expert_places *old = place_on(&l, load, 2);
+    /* the parts have {0, 2} and {1, 3} */
+    CU_ASSERT(n_in_part(&l, old, 2, 0, 0) == 1 && n_in_part(&l, old, 2, 0, 2) == 1);
+    memcpy(load + 8, (const int64_t[]){60, 10, 20, 10}, 4 * sizeof *load);
+    struct expert_replan r;
+    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, &r).code, STATUS_OK);
+    /* 80 and 20 become 70 and 30: 2 and one of the others change places */
+    CU_ASSERT(r.n_layers == 1 && r.n_moves == 2);
+    CU_ASSERT(moves_in(old, r.places, 1) == 0 && moves_in(old, r.places, 2) == 2);
+    CU_ASSERT(n_in_part(&l, r.places, 2, 0, 0) == 1 && n_in_part(&l, r.places, 2, 0, 2) == 0);
+    CU_ASSERT_DOUBLE_EQUAL(r.before.worst, 1.6, 1e-9);
+    CU_ASSERT_DOUBLE_EQUAL(r.after.worst, 1.4, 1e-9);
+    CU_ASSERT(memcmp(r.places->load, load, sizeof load) == 0);
+    check_lists(&l, r.places, 2);
+    expert_replan_fini(&r);
+    CU_ASSERT(r.places == NULL);
+    expert_places_destroy(&old);
+}
+
+/* In layer 2 the parts have {1 2 5} and {0 3 4}, and a new deal gives {2 3 4} and {0 1 5}: one
+ * expert of each part would stay, two if the parts exchange their experts. They may if they are of
+ * one host. */
+static void parts_of_a_host_may_exchange_all(void)
+{
+    struct arch arch;
+    const struct layout l = make_layout(&arch, 6, 2, 0);
+    const int64_t first[LAYERS * 6] = {0, 0, 0, 0, 0, 0, 90, 1, 1, 1, 1, 1, 60, 50, 40, 30, 20, 10};
+    const int64_t counted[LAYERS * 6] = {0, 0, 0, 0,  0,   0,  90, 1,  1,
+                                         1, 1, 1, 10, 100, 60, 30, 20, 10};
+    for (uint32_t per_host = 1; per_host <= 2; per_host++) {
+        struct expert_places *old = place_on(&l, first, per_host);
+        struct expert_replan r;
+        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, counted, &r).code, STATUS_OK);
+        CU_ASSERT_EQUAL(r.n_moves, per_host == 2 ? 2 : 4);
+        CU_ASSERT_EQUAL(n_in_part(&l, r.places, 2, per_host == 2 ? 0 : 1, 1), 1);
+        CU_ASSERT_EQUAL(moves_in(old, r.places, 1), 0);
+        CU_ASSERT_DOUBLE_EQUAL(r.after.worst, 184.0 / 95, 1e-9); /* of layer 1 */
+        check_stays(&l, old, r.places, 2);
+        expert_replan_fini(&r);
+        expert_places_destroy(&old);
+    }
+}
+
+static void small_gains_move_nothing(void)
+{
+    struct arch arch;
+    const struct layout l = make_layout(&arch, 4, 2, 0);
+    int64_t load[LAYERS * 4] = {0, 0, 0, 0, 500, 500, 500, 500, 500, 500, 500, 500};
+    struct expert_places *old = place_on(&l, load, 2);
+    load[8] += 10; /* {0, 2} has 1010 and 15, {1, 3} 1000; another deal gives 1010 and 1005 */
+    load[10] += 15;
+    struct expert_replan r;
+    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, &r).code, STATUS_OK);
+    CU_ASSERT(r.n_moves == 0 && r.n_layers == 0);
+    CU_ASSERT(memcmp(old->expert, r.places->expert, (size_t)LAYERS * 4 * sizeof *old->expert) == 0);
+    CU_ASSERT_DOUBLE_EQUAL(r.before.worst, r.after.worst, 0);
+    expert_replan_fini(&r);
+    expert_places_destroy(&old);
+}
+
+/* A layer in which no token chose an expert keeps its places. */
+static void layers_without_counts_keep_their_places(void)
+{
+    struct arch arch;
+    const struct layout l = make_layout(&arch, 5, 4, 3);
+    int64_t load[LAYERS * 5] = {0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1};
+    struct expert_places *old = place_on(&l, load, 2);
+    memset(load, 0, sizeof load);
+    struct expert_replan r;
+    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, &r).code, STATUS_OK);
+    CU_ASSERT(r.n_moves == 0 && r.before.worst == 0 && r.after.worst == 0);
+    expert_replan_fini(&r);
+    expert_places_destroy(&old);
+}
+
+static void make_load(uint64_t *state, uint32_t n, int64_t *load)
+{
+    for (uint32_t e = 0; e < LAYERS * n; e++) {
+        *state = *state * 6364136223846793005u + 1442695040888963407u;
+        load[e] = e < n ? 0 : 100000 / (int64_t)(1 + (*state >> 33) % 97);
+    }
+}
+
+/* From even loads to random ones, with and without copies, on hosts of 1, 2 and 4 ranks: places are
+ * as even as a new start would give, and fewer experts are read than a new start would read. */
+static void random_loads_move_no_more_than_they_must(void)
+{
+    uint64_t state = 7, n_moves = 0, n_fresh = 0;
+    for (uint32_t k = 0; k < 60; k++) {
+        const uint32_t ep = 2u << k % 3, per_host = 1u << k / 3 % 3;
+        struct arch arch;
+        const struct layout l = make_layout(&arch, E_MAX, ep, k % 2 == 0 ? 0 : 5);
+        int64_t load[LAYERS * E_MAX];
+        make_load(&state, E_MAX, load);
+        struct expert_places *old = place_on(&l, load, per_host);
+        make_load(&state, E_MAX, load);
+        struct expert_places *fresh = place_on(&l, load, per_host);
+        struct expert_replan r;
+        struct expert_evenness best;
+        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, &r).code, STATUS_OK);
+        CU_ASSERT_EQUAL(expert_evenness_of(&l, fresh, load, &best).code, STATUS_OK);
+        CU_ASSERT(r.after.worst <= best.worst * 1.021 && r.after.mean <= r.before.mean);
+        for (uint32_t layer = 1; layer < LAYERS; layer++) {
+            check_lists(&l, r.places, layer);
+            check_stays(&l, old, r.places, layer);
+            n_fresh += moves_in(old, fresh, layer);
+        }
+        n_moves += r.n_moves;
+        expert_places_take(old, r.places, LAYERS);
+        CU_ASSERT(moves_in(old, r.places, 1) == 0 && moves_in(old, r.places, 2) == 0);
+        check_lists(&l, old, 2);
+        CU_ASSERT(memcmp(old->load, load, sizeof load) == 0);
+        expert_replan_fini(&r);
+        expert_places_destroy(&fresh);
+        expert_places_destroy(&old);
+    }
+    CU_ASSERT(n_moves * 10 < n_fresh * 9);
+    if (n_moves * 10 >= n_fresh * 9)
+        fprintf(stderr, "%llu moves, %llu without keeping\n", (unsigned long long)n_moves,
+                (unsigned long long)n_fresh);
+}
+
+static void large_counts_are_halved(void)
+{
+    int64_t load[] = {1ll << 33, 3, 1ll << 31}, small[] = {7, 0};
+    expert_load_fit(load, 3);
+    CU_ASSERT(load[0] == EXPERT_LOAD_MAX && load[1] == 0 && load[2] == 1ll << 28);
+    expert_load_fit(small, 2);
+    CU_ASSERT(small[0] == 7 && small[1] == 0);
+}
+
+void suite_expert_replan(CU_pSuite suite);
+void suite_expert_replan(CU_pSuite suite)
+{
+    CU_add_test(suite, "one hot expert", a_hot_expert_moves_alone);
+    CU_add_test(suite, "exchange", parts_of_a_host_may_exchange_all);
+    CU_add_test(suite, "small gains", small_gains_move_nothing);
+    CU_add_test(suite, "no counts", layers_without_counts_keep_their_places);
+    CU_add_test(suite, "random loads", random_loads_move_no_more_than_they_must);
+    CU_add_test(suite, "large counts", large_counts_are_halved);
+}
