@@ -476,7 +476,8 @@ static struct status bench_run_measure(struct bench *b, struct bench_result *res
     TRY(comm_agree(j->comm, bench_check_json(j->comm, "json", b->o->flags.json)));
     TRY(comm_agree(j->comm, bench_cost_init(&b->cost, j)));
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
-    const struct status st = is_lead ? lead(b, results) : engine_follow(j->engine);
+    enum plan_kind end;
+    const struct status st = is_lead ? lead(b, results) : engine_follow(j->engine, &end);
     if (status_failed(&st) && !is_lead) bench_run_lose(b, &st);
     TRY(comm_agree(j->comm, st));
     if (b->o->flags.turns) return status_ok();

@@ -402,7 +402,8 @@ struct status engine_submit(struct engine *e, const struct step_plan *plan)
 {
     const uint32_t pp = e->o.layout->pp;
     engine_note_asked(e, plan);
-    struct outgoing_plan *out = &e->outgoing[e->n_submitted++ % (pp + 1)];
+    struct outgoing_plan *out = &e->outgoing[e->n_submitted % (pp + 1)];
+    e->n_submitted += plan->kind == PLAN_RUN; /* as many results will be collected */
     for (uint32_t s = 1; s < pp; s++) comm_wait(e->o.comm, &out->sends[s]);
     const uint64_t since = clock_ns();
     TRY(step_plan_pack(plan, &out->message));
@@ -414,7 +415,7 @@ struct status engine_submit(struct engine *e, const struct step_plan *plan)
     }
     e->stats.lead_ns += clock_ns() - since;
     share_plan(e, &out->message);
-    return plan->kind == PLAN_STOP ? status_ok() : engine_run_step(e, plan);
+    return plan->kind == PLAN_RUN ? engine_run_step(e, plan) : status_ok();
 }
 
 static struct status receive_message(struct engine *e, int from, enum comm_tag tag)
@@ -441,13 +442,14 @@ struct status engine_collect(struct engine *e, int32_t replica, struct step_resu
     return st;
 }
 
-struct status engine_follow(struct engine *e)
+struct status engine_follow(struct engine *e, enum plan_kind *end)
 {
     for (;;) {
         if (e->is_stage_root) TRY(receive_message(e, 0, COMM_TAG_PLAN));
         share_plan(e, &e->incoming);
         TRY(step_plan_unpack(e->shared.words + 1, e->shared.n_words - 1, &e->plan));
-        if (e->plan.kind == PLAN_STOP) return status_ok();
+        *end = e->plan.kind;
+        if (e->plan.kind != PLAN_RUN) return status_ok();
         TRY(engine_run_step(e, &e->plan));
     }
 }
@@ -466,6 +468,11 @@ struct engine_stats engine_stats_of(const struct engine *e)
 void engine_count_busiest(struct engine *e)
 {
     stage_count_busiest(e->stage);
+}
+
+struct status engine_take_places(struct engine *e)
+{
+    return stage_take_places(e->stage);
 }
 
 const struct stage *engine_stage(const struct engine *e)

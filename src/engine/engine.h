@@ -55,16 +55,22 @@ void engine_destroy(struct engine **e);
  * follow leaves the others inside a step, so the caller ends the job (comm_abort). Errors:
  * STATUS_BUG for a plan or message that does not fit, STATUS_MEMORY, and the stage's. */
 
-/* Lead only. Sends a plan to all stages and runs this rank's part of it (nothing for PLAN_STOP).
- * The result of a step must be collected, in step order, before step + pp is submitted. */
+/* Lead only. Sends a plan to all stages and runs this rank's part of it (nothing for PLAN_STOP and
+ * PLAN_MOVE_EXPERTS). The result of a step must be collected, in step order, before step + pp is
+ * submitted, and all results before PLAN_MOVE_EXPERTS. */
 struct status engine_submit(struct engine *e, const struct step_plan *plan);
 
 /* Lead only. Receives replica `replica`'s result of the oldest step not yet collected for it, into
  * *out (initialized by the caller). Errors: STATUS_BUG, STATUS_MEMORY. */
 struct status engine_collect(struct engine *e, int32_t replica, struct step_result *out);
 
-/* All ranks but the lead: runs steps until the plan says stop. */
-struct status engine_follow(struct engine *e);
+/* All ranks but the lead: runs steps until a plan of another kind comes: *end. After
+ * PLAN_MOVE_EXPERTS the caller moves the experts and calls it again. */
+struct status engine_follow(struct engine *e, enum plan_kind *end);
+
+/* Local, between steps. Takes note that the experts of the layout have other places. Errors:
+ * STATUS_MEMORY. */
+struct status engine_take_places(struct engine *e);
 
 /* Local. Returns the counts of this rank so far, without plan_ns and elapsed_ns. */
 struct engine_stats engine_stats_of(const struct engine *e);

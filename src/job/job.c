@@ -62,27 +62,6 @@ static struct status choose_layout(struct job *j)
     return status_ok();
 }
 
-/* Reads --expert-load on the lead; all ranks allocate memory for it. */
-static struct status read_expert_load(struct job *j)
-{
-    const size_t n = (size_t)j->model.n_layers * j->model.moe.n_experts;
-    if (j->o->layout.expert_load == NULL) return status_ok();
-    if (comm_rank(j->comm, COMM_WORLD) == 0)
-        return expert_load_read(j->o->layout.expert_load, &j->layout_model, &j->experts.load);
-    return mem_alloc(&j->experts.load, n, sizeof *j->experts.load, "experts' load");
-}
-
-/* **Collective (world)**. Places the experts, on every rank, by the load that the lead read. */
-static struct status place_experts(struct job *j)
-{
-    if (j->o->layout.expert_load == NULL) return status_ok();
-    comm_sum_i64(j->comm, COMM_WORLD, j->experts.load,
-                 (size_t)j->model.n_layers * j->model.moe.n_experts);
-    TRY(expert_places_on(j->layout, j->experts.load, j->topo, j->order, &j->experts.places));
-    j->layout->expert_places = j->experts.places;
-    return status_ok();
-}
-
 static struct status job_start_threads(struct job *j)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
@@ -236,8 +215,8 @@ static struct status job_start(struct job *j)
     /* before the compute threads are bound, so that the watchdog's thread may use all cores of this
      * rank */
     TRY(watchdog_start(j->comm, j->o->run.watchdog_s, &j->watchdog));
-    PHASE(read_expert_load(j));
-    PHASE(place_experts(j));
+    PHASE(job_read_expert_load(j));
+    PHASE(job_place_experts(j));
     PHASE(job_place_by_device(j));
     PHASE(job_start_threads(j));
     PHASE(job_open_device(j));
@@ -269,8 +248,9 @@ struct lead_loop {
     struct step_result result;
     bool *in_flight; /* [pp] */
     uint32_t n_in_flight;
-    bool is_asked; /* to drain */
-    bool drains;   /* the run ends early: nothing more is planned */
+    uint64_t n_steps; /* submitted */
+    bool is_asked;    /* to drain */
+    bool drains;      /* the run ends early: nothing more is planned */
 };
 
 /* Ends the job: the other ranks are inside a step, or wait for a plan that will never come. */
@@ -329,6 +309,24 @@ static struct status plan_step(struct job *j, struct lead_loop *l, uint64_t step
     return status_ok();
 }
 
+/* Moves experts if it is time for --expert-replan. First waits for the steps in flight: those of
+ * group step % pp and the following ones, the oldest first. */
+static struct status move_experts(struct job *j, struct lead_loop *l, uint64_t step,
+                                  struct status st)
+{
+    if (status_failed(&st) || !job_replan_is_due(j, l->n_steps)) return st;
+    for (uint64_t i = 0; i < j->layout->pp; i++) {
+        const uint32_t group = (uint32_t)((step + i) % j->layout->pp);
+        if (l->in_flight[group]) st = job_collect(j, l, group, st);
+    }
+    if (status_failed(&st)) return st;
+    step_plan_clear(&l->plan, PLAN_MOVE_EXPERTS, step);
+    st = engine_submit(j->engine, &l->plan);
+    if (!status_failed(&st)) st = job_move_experts(j);
+    if (status_failed(&st)) job_lose(j, "--expert-replan", &st);
+    return st;
+}
+
 static struct status job_run_steps(struct job *j, struct lead_loop *l)
 {
     struct status st = status_ok();
@@ -337,6 +335,7 @@ static struct status job_run_steps(struct job *j, struct lead_loop *l)
         const uint32_t group = (uint32_t)(step % j->layout->pp);
         if (l->in_flight[group]) st = job_collect(j, l, group, st);
         heed_drain(j, l);
+        if (!done && !l->drains) st = move_experts(j, l, step, st);
         if (!done && !l->drains && !status_failed(&st)) {
             st = plan_step(j, l, step, &done);
         }
@@ -352,6 +351,7 @@ static struct status job_run_steps(struct job *j, struct lead_loop *l)
         if (status_failed(&st)) job_lose(j, "step", &st);
         l->in_flight[group] = true;
         l->n_in_flight++;
+        l->n_steps++;
     }
 }
 
@@ -394,6 +394,17 @@ static struct status end_complete(struct job *j)
     return status_ok();
 }
 
+/* Runs the steps of all ranks but the lead. */
+static struct status follow(struct job *j)
+{
+    enum plan_kind end;
+    for (;;) {
+        TRY(engine_follow(j->engine, &end));
+        if (end == PLAN_STOP) return status_ok();
+        TRY(job_move_experts(j));
+    }
+}
+
 static struct status run_loaded(struct job *j)
 {
     TRY(job_trace_start(j));
@@ -402,7 +413,7 @@ static struct status run_loaded(struct job *j)
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     if (is_lead) job_report_start(j);
     if (j->o->run_instead != NULL) return j->o->run_instead(j);
-    struct status st = is_lead ? lead_loop(j) : engine_follow(j->engine);
+    struct status st = is_lead ? lead_loop(j) : follow(j);
     j->times.elapsed_ns = clock_ns() - j->times.ready_ns;
     if (status_failed(&st) && !is_lead) {
         log_line(LOG_ERROR, "%s", st.text);

@@ -1,7 +1,8 @@
 /* A generate, score, embed, rank or serve job, from MPI's start to the exit status, and all that it
  * opens. At the end of each start-up phase all ranks agree on its status, so that they leave
- * together. Called by cmd_job.c, cmd_serve.c, cmd_bench.c, bench_load.c, bench_run.c and
- * job_open.c; shoal bench runs its own steps on the loaded job (job_options.run_instead). */
+ * together. Called by cmd_job.c, cmd_serve.c, cmd_bench.c, bench_load.c, bench_run.c,
+ * job_experts.c and job_open.c; shoal bench runs its own steps on the loaded job
+ * (job_options.run_instead). */
 #ifndef SHOAL_JOB_JOB_H
 #define SHOAL_JOB_JOB_H
 
@@ -43,11 +44,21 @@ struct job_compute {
     uint64_t device_bytes; /* a rank's part of its GPU's memory; minimum over all ranks; 0: CPUs */
 };
 
+/* What --expert-replan did. Rows are of all ranks. */
+struct job_replan {
+    uint64_t n_steps;                     /* before it; 0: it has not happened */
+    uint64_t n_moves;                     /* places that got another expert */
+    uint64_t n_bytes_host;                /* read for them on the lead's host */
+    uint64_t n_rows, busiest_rows;        /* as in moe_traffic, before it */
+    struct expert_evenness before, after; /* of the old and of the new places, by the counts */
+};
+
 /* How experts are placed and stored. */
 struct job_experts {
     int64_t *load;                /* [L, E] of --expert-load; owned; NULL: none */
     struct expert_places *places; /* of the layout, chosen by `load`; owned */
     char *path; /* path of the packed copy of the streamed experts; owned; NULL: none */
+    struct job_replan replan;
 };
 
 /* The sizes of a rank's pools. */

@@ -71,11 +71,23 @@ static uint64_t saved_bytes(const struct job *j)
            (n_values * sizeof(float) + n_messages * row_bytes);
 }
 
+/* Returns the bytes of the reads of --expert-replan (loader_run): 4 MiB for each thread, and 20 MiB
+ * for each lane. */
+static uint64_t moving_bytes(const struct job *j)
+{
+    const uint32_t n_threads = j->compute.n_threads > 0 ? j->compute.n_threads
+                               : j->o->run.threads > 0  ? (uint32_t)j->o->run.threads
+                               : j->env.n_threads > 0   ? (uint32_t)j->env.n_threads
+                                                        : j->topo->nodes[0].n_pus;
+    if (j->o->layout.expert_replan == 0) return 0;
+    return ((uint64_t)n_threads * 4 + LOADER_LANES_MAX * 20) << 20;
+}
+
 /* Returns the bytes of the program and of all memory that no plan counts: lists, messages, the
  * loader's reads, small tables. */
 static uint64_t uncounted_bytes(const struct job *j)
 {
-    return j->program_bytes + UNCOUNTED_BYTES + saved_bytes(j);
+    return j->program_bytes + UNCOUNTED_BYTES + saved_bytes(j) + moving_bytes(j);
 }
 
 /* Returns the bytes that a rank may use besides uncounted_bytes; 0: no bound. */
@@ -200,7 +212,7 @@ static uint64_t bytes_to_divide(const struct job *j)
         layout_memory_of(j->layout, place, budget.kv, budget.step_tokens);
     const uint64_t adapted = adapters_row_bytes(j->adapters.loaded) * budget.step_tokens;
     const uint64_t taken = mem_resident_bytes() + m.workspace_bytes + m.exchange_bytes + adapted +
-                           saved_bytes(j) + UNCOUNTED_BYTES / 2;
+                           saved_bytes(j) + moving_bytes(j) + UNCOUNTED_BYTES / 2;
     return less(j->o->weights.memory_bytes, taken);
 }
 

@@ -222,6 +222,24 @@ static void put_evenness(const struct job *j, const struct engine_stats *all, st
     job_metrics_end(s, "},");
 }
 
+/* Appends what --expert-replan did; nothing if it has not happened. */
+static void put_replan(const struct job *j, const struct engine_stats *all, struct strbuf *s)
+{
+    const struct job_replan *r = &j->experts.replan;
+    const struct moe_traffic t = job_moe_traffic(j->layout, all);
+    const struct moe_traffic before = {.n_rows = r->n_rows, .busiest_rows = r->busiest_rows};
+    if (r->n_steps == 0) return;
+    strbuf_puts(s, "\"expert_replan\":{");
+    job_metrics_put(s, "steps", r->n_steps);
+    job_metrics_put(s, "moves", r->n_moves);
+    job_metrics_put(s, "read_bytes", r->n_bytes_host);
+    put_real(s, "max_over_mean_before", job_rows_evenness(&before));
+    put_real(s, "max_over_mean_after", job_rows_evenness_after(r, &t));
+    put_real(s, "counted_before", r->before.mean);
+    put_real(s, "counted_after", r->after.mean);
+    job_metrics_end(s, "},");
+}
+
 /* Appends the bytes of tokens between hosts; nothing if no token went to another host. */
 static void put_traffic(const struct job *j, const struct engine_stats *all, struct strbuf *s)
 {
@@ -270,6 +288,7 @@ static void job_metrics_put_all(const struct job *j, const struct serve_summary 
     if (all != NULL) job_metrics_put_ranks(j, all, s);
     if (all != NULL) put_traffic(j, all, s);
     if (all != NULL) put_evenness(j, all, s);
+    if (all != NULL) put_replan(j, all, s);
     if (load != NULL) put_expert_load(j, load, s);
     job_metrics_end(s, "}\n");
 }

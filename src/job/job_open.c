@@ -88,8 +88,9 @@ static struct drafting_cost draft_cost(const struct layout_model *m)
 }
 
 /* Decides whether to load the prediction layer: only if the checkpoint has one and its guesses may
- * be used. They may not if a row depends on its batch, with --expert-load, whose lists have only
- * the other layers, or on a device. If experts stream, job_fit_layout drops the layer again. */
+ * be used. They may not if a row depends on its batch, with --expert-load or --expert-replan, whose
+ * lists have only the other layers, or on a device. If experts stream, job_fit_layout drops the
+ * layer again. */
 static struct status settle_prediction(struct job *j)
 {
     const struct job_options *o = j->o;
@@ -98,7 +99,7 @@ static struct status settle_prediction(struct job *j)
     const bool may = (ways == SCHEDULE_DRAFTS_AUTO || ways == SCHEDULE_DRAFTS_MTP) &&
                      o->mode == LEAD_GENERATE && o->run_instead == NULL && !o->run.dry_run &&
                      o->capacity.policy == CAPACITY_DROPLESS && o->device.device == DEVICE_CPU &&
-                     o->layout.expert_load == NULL;
+                     o->layout.expert_load == NULL && o->layout.expert_replan == 0;
     if (ways == SCHEDULE_DRAFTS_MTP && !has)
         return status_make(STATUS_USAGE, "--speculate mtp: %s has no prediction layer",
                            o->files.model);

@@ -94,6 +94,29 @@ void job_init(struct job *j, const struct job_options *options, struct config en
 /* Local. Frees everything except comm and watchdog. */
 void job_close(struct job *j);
 
+/* --- job_experts.c --- */
+
+/* Local. Reads --expert-load on the lead; all ranks allocate memory for it. Errors:
+ * expert_load_read's. */
+struct status job_read_expert_load(struct job *j);
+
+/* **Collective (world)**. Places the experts, on every rank, by the load that the lead read, or as
+ * if all experts had the same load where only --expert-replan was given. Errors: STATUS_USAGE where
+ * --expert-replan cannot work, STATUS_MEMORY. */
+struct status job_place_experts(struct job *j);
+
+/* Local, lead. True when it is time for --expert-replan, after n_steps steps. */
+bool job_replan_is_due(const struct job *j, uint64_t n_steps);
+
+/* **Collective (world)**, between steps, after PLAN_MOVE_EXPERTS. Places the experts anew by the
+ * load that all ranks counted so far, and reads those that move. Errors: weights_move_experts's;
+ * the job cannot go on after one. */
+struct status job_move_experts(struct job *j);
+
+/* **Collective (world)**. Sets load [L, E], zeros before, to the experts' load, summed over all
+ * ranks. */
+void job_sum_expert_load(struct job *j, int64_t *load);
+
 /* --- job_report.c --- */
 
 /* Local, lead. Logs the chosen layout and the loaded weights. */
@@ -119,6 +142,10 @@ struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_s
 /* Local. Returns the rows of the busiest rank over the mean of its group's ranks, over the counted
  * calls of all MoE blocks, from the traffic of all ranks together; 0: no rows. */
 double job_rows_evenness(const struct moe_traffic *t);
+
+/* Local. Returns the same over the calls after --expert-replan; 0: it has not happened, or there
+ * were no rows. */
+double job_rows_evenness_after(const struct job_replan *r, const struct moe_traffic *t);
 
 /* --- job_metrics.c --- */
 

@@ -11,7 +11,7 @@
 static void report_places(const struct job *j)
 {
     struct expert_evenness by_id, by_load;
-    if (j->experts.places == NULL) return;
+    if (j->experts.load == NULL) return;
     struct status st = expert_evenness_of(j->layout, NULL, j->experts.load, &by_id);
     if (!status_failed(&st))
         st = expert_evenness_of(j->layout, j->experts.places, j->experts.load, &by_load);
@@ -134,6 +134,13 @@ double job_rows_evenness(const struct moe_traffic *t)
     return t->n_rows > 0 ? (double)t->busiest_rows / (double)t->n_rows : 0;
 }
 
+double job_rows_evenness_after(const struct job_replan *r, const struct moe_traffic *t)
+{
+    const struct moe_traffic after = {.n_rows = t->n_rows - r->n_rows,
+                                      .busiest_rows = t->busiest_rows - r->busiest_rows};
+    return r->n_steps > 0 ? job_rows_evenness(&after) : 0;
+}
+
 /* Prints how evenly the experts' work was spread. */
 static void print_evenness(const struct job *j, const struct engine_stats *all)
 {
@@ -141,6 +148,9 @@ static void print_evenness(const struct job *j, const struct engine_stats *all)
     if (j->layout->ep == 1 || t.n_rows == 0) return;
     log_line(LOG_INFO, "experts' rows: the busiest rank of a block had %.3f times the mean",
              job_rows_evenness(&t));
+    const double after = job_rows_evenness_after(&j->experts.replan, &t);
+    if (after > 0)
+        log_line(LOG_INFO, "experts' rows: %.3f times the mean after --expert-replan", after);
 }
 
 static void print_traffic(const struct job *j, const struct engine_stats *all)
@@ -172,22 +182,6 @@ static void print_lead(const struct job *j, const struct engine_stats *all)
              "lead: %.1f us a step for planning and commits, %.1f us for plans and results; "
              "a rank sends at most %.1f messages and calls %.1f collectives a step",
              (double)all[0].plan_ns * us, (double)all[0].lead_ns * us, sent, collectives);
-}
-
-/* **Collective (world)**. Sets load [L, E], zeros before, to the experts' load summed over all
- * ranks. */
-static void sum_expert_load(struct job *j, int64_t *load)
-{
-    const uint32_t n_experts = j->model.moe.n_experts;
-    const uint64_t *mine = stage_expert_load(engine_stage(j->engine));
-    const struct range layers = j->weights->layers;
-    for (uint32_t layer = layers.begin; layer < layers.end && layer < j->model.n_layers; layer++) {
-        for (uint32_t e = 0; e < n_experts; e++) {
-            load[(size_t)layer * n_experts + e] =
-                (int64_t)mine[(size_t)(layer - layers.begin) * n_experts + e];
-        }
-    }
-    comm_sum_i64(j->comm, COMM_WORLD, load, (size_t)j->model.n_layers * n_experts);
 }
 
 static void print_expert_load(const struct job *j, const int64_t *load)
@@ -240,7 +234,7 @@ struct status job_report_end(struct job *j)
     st = comm_agree(j->comm, st);
     if (!status_failed(&st)) {
         comm_gather_bytes(j->comm, COMM_WORLD, &mine, sizeof mine, all);
-        if (n_load > 0) sum_expert_load(j, load);
+        if (n_load > 0) job_sum_expert_load(j, load);
         if (comm_rank(j->comm, COMM_WORLD) == 0) {
             st = report_as_lead(j, all, n_load > 0 ? load : NULL);
         }

@@ -522,6 +522,11 @@ void stage_count_busiest(struct stage *s)
     if (s->moe != NULL) moe_count_busiest(s->moe);
 }
 
+struct status stage_take_places(struct stage *s)
+{
+    return s->moe != NULL ? moe_expect_rows(s->moe) : status_ok();
+}
+
 struct moe_traffic stage_moe_traffic(const struct stage *s)
 {
     return s->moe != NULL ? moe_traffic_of(s->moe) : (struct moe_traffic){0};

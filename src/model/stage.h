@@ -128,6 +128,10 @@ struct moe_traffic stage_moe_traffic(const struct stage *s);
 /* **Collective (EP)**, between steps. Counts the rows of the busiest ranks (moe_count_busiest). */
 void stage_count_busiest(struct stage *s);
 
+/* Local, between steps. Takes note that the experts of the layout have other places
+ * (moe_expect_rows). Errors: STATUS_MEMORY. */
+struct status stage_take_places(struct stage *s);
+
 /* Local. Returns the KV pool; borrowed. */
 const struct kv_pool *stage_kv_pool(const struct stage *s);
 

@@ -64,6 +64,10 @@ struct moe_traffic {
 struct moe_traffic moe_traffic_of(const struct moe *m);
 /* **Collective (EP)**, between steps. Sets busiest_rows. */
 void moe_count_busiest(struct moe *m);
+/* Local, between steps, after the places of the layout's experts have changed. Computes again how
+ * many rows the copies of experts are expected to get from other ranks. Errors: STATUS_MEMORY. */
+struct status moe_expect_rows(struct moe *m);
+
 /* Local. Returns the name of the exchange, for reports. */
 const char *moe_exchange_name(const struct moe *m);
 

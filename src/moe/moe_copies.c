@@ -26,15 +26,15 @@ static struct status expect_others(struct moe *m, uint32_t layer, int64_t *sent,
     return status_ok();
 }
 
-static struct status expect_all(struct moe *m)
+struct status moe_expect_rows(struct moe *m)
 {
     struct copies *c = &m->copies;
     const struct layout *l = m->o.layout;
     const struct range layers = layout_layers(l, m->place.pp);
     int64_t *sent = NULL;
     struct status st = status_ok();
-    TRY(mem_alloc(&c->others, (size_t)range_count(layers) * l->ep, sizeof *c->others, "copies"));
-    TRY(mem_alloc(&c->own, range_count(layers), sizeof *c->own, "copies"));
+    if (l->n_expert_copies == 0) return st;
+    memset(c->others, 0, (size_t)range_count(layers) * l->ep * sizeof *c->others);
     TRY(mem_alloc(&sent, (size_t)l->ep * l->ep, sizeof *sent, "copies"));
     for (uint32_t i = 0; i < range_count(layers) && !status_failed(&st); i++)
         if (m->o.model->layer.is_moe[layers.begin + i])
@@ -55,7 +55,10 @@ struct status moe_copies_create(struct moe *m)
     TRY(mem_alloc(&c->part_rows, l->ep, sizeof *c->part_rows, "copies"));
     TRY(mem_alloc(&c->distance, l->ep, sizeof *c->distance, "copies"));
     expert_distances(l, l->expert_places, m->o.rank, c->distance);
-    return expect_all(m);
+    const size_t n_layers = range_count(layout_layers(l, m->place.pp));
+    TRY(mem_alloc(&c->others, n_layers * l->ep, sizeof *c->others, "copies"));
+    TRY(mem_alloc(&c->own, n_layers, sizeof *c->own, "copies"));
+    return moe_expect_rows(m);
 }
 
 void moe_copies_destroy(struct moe *m)

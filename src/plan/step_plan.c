@@ -327,7 +327,8 @@ struct status step_plan_unpack(const int32_t *words, size_t n_words, struct step
     get(&c, &h, sizeof h);
     if (c.short_read || h.n_replicas != (uint64_t)p->n_replicas || h.n_seqs > n_words ||
         h.n_tokens > n_words || h.n_blocks > n_words || h.n_adjusts > n_words ||
-        h.n_allowed > n_words || h.n_moves > n_words || h.kind > PLAN_STOP || h.predicts > 1) {
+        h.n_allowed > n_words || h.n_moves > n_words || h.kind > PLAN_MOVE_EXPERTS ||
+        h.predicts > 1) {
         return malformed("step plan", n_words);
     }
     step_plan_clear(p, (enum plan_kind)h.kind, h.step);

@@ -1,8 +1,8 @@
 /* The interface between scheduling and computing. In each step the lead sends all ranks a
  * step_plan, and the last pipeline stage answers with a step_result. Both are flat integers and
  * floats without pointers to requests or weights, and each packs into one int32 message. Ranks keep
- * nothing between steps but KV blocks and recurrent states, so a plan carries tokens, positions,
- * block tables and sampling values in full. */
+ * nothing between steps but KV blocks, recurrent states and the places of experts, so a plan
+ * carries tokens, positions, block tables and sampling values in full. */
 #ifndef SHOAL_PLAN_STEP_PLAN_H
 #define SHOAL_PLAN_STEP_PLAN_H
 
@@ -12,7 +12,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum plan_kind { PLAN_RUN, PLAN_STOP };
+enum plan_kind {
+    PLAN_RUN,
+    PLAN_STOP,
+    PLAN_MOVE_EXPERTS /* no rows and no result: the ranks count the experts' load and move experts
+                         (parallel/layout/expert_replan.h) */
+};
 
 /* The block tables of a sequence. Most models have one. If some layers have a window and others
  * have none, each group of layers has a table of its own (parallel/layout/kv_groups.h), and blocks

@@ -82,6 +82,16 @@ struct weights_source {
  * an expert_file. */
 struct status weights_load(const struct weights_source *from, struct weights **out,
                            struct loader_stats *stats);
+/* **Collective (world)**, between two steps. Moves experts to the places of `to`, of the same
+ * layout and with as many places: reads each expert that is new at a place of this rank from the
+ * checkpoint, into the memory of the expert that was there. `from` is as for weights_load, w its
+ * result; the weights are on the CPU and do not stream. The caller then copies `to` to
+ * from->layout->expert_places (expert_places_take). *stats counts what was read. Errors, the same
+ * on all ranks: STATUS_INPUT, STATUS_IO, STATUS_MEMORY; then the weights cannot be used any more.
+ */
+struct status weights_move_experts(const struct weights_source *from, struct weights *w,
+                                   const struct expert_places *to, struct loader_stats *stats);
+
 /* Local. Accepts NULL. Also frees lent experts, which other ranks read until the end of their last
  * step. So call it after this rank's own last step: each MoE block ends with a barrier, so the
  * others have then read them. */

@@ -176,7 +176,7 @@ static const struct place role_places[WEIGHT_ROLE_COUNT] = {
     [WEIGHT_EXPERT_DOWN] = {IN_LAYER(moe.down)},
 };
 
-static void *place_of(struct weights *w, const struct weight_spec *s)
+void *weights_place_of(struct weights *w, const struct weight_spec *s)
 {
     const struct place p = role_places[s->role];
     assert(p.owner != NOWHERE);
@@ -307,7 +307,7 @@ static struct status make_target(struct loading *ld, struct target *t)
     }
     if (t->spec.role == WEIGHT_KV_B) return make_latent(w, ld->m, t);
     if (t->spec.is_vector) {
-        float **vector = place_of(w, &t->spec);
+        float **vector = weights_place_of(w, &t->spec);
         TRY(keep_array(w, vector,
                        (size_t)range_count(t->spec.rows) * range_count(t->spec.cols) *
                            sizeof **vector));
@@ -315,11 +315,11 @@ static struct status make_target(struct loading *ld, struct target *t)
         return status_ok();
     }
     if (!t->spec.is_expert) {
-        t->packed = place_of(w, &t->spec);
+        t->packed = weights_place_of(w, &t->spec);
         return make_packed(w, t, 1, t->packed);
     }
     const uint32_t n_experts = range_count(t->spec.outer);
-    struct packed **experts = place_of(w, &t->spec);
+    struct packed **experts = weights_place_of(w, &t->spec);
     const bool all = w->lends_by != NULL; /* room for those of the other ranks, too */
     TRY(weights_load_keep(w, experts,
                           (all ? layout_n_places(ld->l) : n_experts) * sizeof **experts));
@@ -331,35 +331,14 @@ static struct status make_target(struct loading *ld, struct target *t)
     return status_ok();
 }
 
-/* Asks for experts that are placed in another order than in the file: for each run of consecutive
- * ids by itself. */
-static struct status want_placed(struct loading *ld, const struct target *t)
-{
-    const struct range places = t->spec.is_vector ? t->spec.rows : t->spec.outer;
-    const uint32_t *expert = layer_of(ld->w, &t->spec)->moe.expert_at;
-    for (uint32_t at = places.begin, n; at < places.end; at += n) {
-        for (n = 1; at + n < places.end && expert[at + n] == expert[at] + n;) n++;
-        const struct range run = {expert[at], expert[at] + n};
-        struct target part = *t;
-        if (t->spec.is_vector) {
-            part.spec.rows = run;
-            part.vector += (size_t)(at - places.begin) * range_count(t->spec.cols);
-        } else {
-            part.spec.outer = run;
-            part.packed += at - places.begin;
-        }
-        TRY(weights_want(ld, part));
-    }
-    return status_ok();
-}
-
 static struct status add_target(void *ctx, const struct weight_spec *s)
 {
     struct loading *ld = ctx;
     struct target t = {.spec = *s, .tensor = ckpt_find(ld->c, s->name)};
     TRY(make_target(ld, &t));
     if (ld->w->streams_experts && s->is_expert && !s->is_vector) return status_ok();
-    return s->is_expert && ld->l->expert_places != NULL ? want_placed(ld, &t) : weights_want(ld, t);
+    if (!s->is_expert || ld->l->expert_places == NULL) return weights_want(ld, t);
+    return weights_want_placed(ld, &t, layer_of(ld->w, s)->moe.expert_at, NULL);
 }
 
 /* Sets the grids of row-parallel linears, also where a rank has no K-blocks of one: it still turns
@@ -374,7 +353,8 @@ static void fill_grids(struct loading *ld, const struct arch *m)
             struct weight_spec s = {.role = t->role, .layer = layer};
             if ((t->part & arch_layer_parts(m, layer)) == 0) continue;
             arch_tensor_name(t, m->family, layer, s.name, sizeof s.name);
-            ((struct packed *)place_of(ld->w, &s))->grid_bits = ckpt_find(ld->c, s.name)->grid_bits;
+            ((struct packed *)weights_place_of(ld->w, &s))->grid_bits =
+                ckpt_find(ld->c, s.name)->grid_bits;
         }
     }
 }
@@ -493,8 +473,8 @@ static struct weights weights_of(const struct weights_source *from)
                             .lends_by = l->lends_experts ? from->comm : NULL};
 }
 
-static struct status read_wants(const struct weights_source *from, struct loading *ld,
-                                struct loader_stats *stats)
+struct status weights_read(const struct weights_source *from, struct loading *ld,
+                           struct loader_stats *stats)
 {
     const struct loader_job job = {.c = from->ckpt,
                                    .host = comm_handle(from->comm, COMM_HOST),
@@ -509,9 +489,7 @@ static struct status read_wants(const struct weights_source *from, struct loadin
     return loader_run(&job, stats);
 }
 
-/* Expresses the loaded fp8 weights as int8. The codes of a weight, or of a run of experts, are one
- * target. */
-static void fp8_to_int8(const struct loading *ld)
+void weights_fp8_to_int8(const struct loading *ld)
 {
     for (size_t i = 0; i < ld->n_targets; i++) {
         const struct target *t = &ld->targets[i];
@@ -556,10 +534,10 @@ struct status weights_load(const struct weights_source *from, struct weights **o
     }
     st = comm_agree(from->comm, st); /* no rank reads unless all ranks can */
     if (!status_failed(&st)) {
-        st = read_wants(from, &ld, stats);
+        st = weights_read(from, &ld, stats);
         st = comm_agree(from->comm, st);
     }
-    if (from->fp8_as_int8 && !status_failed(&st)) fp8_to_int8(&ld);
+    if (from->fp8_as_int8 && !status_failed(&st)) weights_fp8_to_int8(&ld);
     if (l->lends_experts && !status_failed(&st)) {
         st = weights_lend(ld.w, l);
         st = comm_agree(from->comm, st);

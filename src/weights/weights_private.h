@@ -66,6 +66,24 @@ static inline bool weights_is_xielu(enum weight_role role)
  * quantized tensor. Errors: STATUS_MEMORY. */
 struct status weights_want(struct loading *ld, struct target t);
 
+/* Local. Returns the address of a slab's weights: of a vector's pointer, of a matrix, or of the
+ * pointer to the experts' matrices. */
+void *weights_place_of(struct weights *w, const struct weight_spec *s);
+
+/* **Collective (host)**. Reads the wants. Errors: loader_run's. */
+struct status weights_read(const struct weights_source *from, struct loading *ld,
+                           struct loader_stats *stats);
+
+/* Local. Expresses the loaded fp8 weights as int8. The codes of a weight, or of a run of experts,
+ * are one target. */
+void weights_fp8_to_int8(const struct loading *ld);
+
+/* weights_places.c. Local. Asks for the experts at the places of a target, whose memory is set:
+ * each run of consecutive ids by itself. expert [P]: the expert at each place of the layer. was
+ * [P]: only places where `expert` differs from it; NULL: all. Errors: STATUS_MEMORY. */
+struct status weights_want_placed(struct loading *ld, const struct target *t,
+                                  const uint32_t *expert, const uint32_t *was);
+
 /* weights_finish.c. Local. Turns loaded numbers into those that the ops take: those of xIELU, and
  * the weights of a router's norm. */
 void weights_finish(struct weights *w, const struct arch *m);

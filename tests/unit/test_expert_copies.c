@@ -322,6 +322,9 @@ static void layouts_take_copies_from_flags(void)
     f.expert_load = NULL;
     const struct status st = layout_build(&m, 2, &f, &l);
     CU_ASSERT(st.code == STATUS_USAGE && strstr(st.text, "needs --expert-load") != NULL);
+    f.expert_replan = 9; /* the job counts the load itself */
+    CU_ASSERT_EQUAL(layout_build(&m, 2, &f, &l).code, STATUS_OK);
+    CU_ASSERT_EQUAL(l.n_expert_copies, 1);
 }
 
 void suite_expert_copies(CU_pSuite suite);

@@ -111,6 +111,26 @@ static void strange_rows_are_refused(void)
     step_plan_fini(&q);
 }
 
+/* Plans without rows: their kind arrives, and an unknown kind does not. */
+static void kinds_survive_the_message(void)
+{
+    struct step_plan p, q;
+    struct plan_message m = {0};
+    CU_ASSERT_EQUAL_FATAL(step_plan_init(&p, 2).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(step_plan_init(&q, 2).code, STATUS_OK);
+    for (int kind = PLAN_RUN; kind <= PLAN_MOVE_EXPERTS + 1; kind++) {
+        const bool is_known = kind <= PLAN_MOVE_EXPERTS;
+        step_plan_clear(&p, (enum plan_kind)kind, 7);
+        CU_ASSERT_EQUAL(step_plan_pack(&p, &m).code, STATUS_OK);
+        CU_ASSERT_EQUAL(step_plan_unpack(m.words, m.n_words, &q).code,
+                        is_known ? STATUS_OK : STATUS_BUG);
+        CU_ASSERT(!is_known || (q.kind == (enum plan_kind)kind && q.n_seqs == 0 && q.step == 7));
+    }
+    plan_message_fini(&m);
+    step_plan_fini(&p);
+    step_plan_fini(&q);
+}
+
 static void results_survive_the_message(void)
 {
     struct step_result r, s;
@@ -157,5 +177,6 @@ void suite_step_plan(CU_pSuite suite)
     CU_add_test(suite, "plans survive the message", plans_survive_the_message);
     CU_add_test(suite, "lying messages are refused", lying_messages_are_refused);
     CU_add_test(suite, "strange rows are refused", strange_rows_are_refused);
+    CU_add_test(suite, "kinds", kinds_survive_the_message);
     CU_add_test(suite, "results survive the message", results_survive_the_message);
 }

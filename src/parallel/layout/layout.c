@@ -456,10 +456,14 @@ static struct status check_limits(const struct layout *l, const struct layout_fl
         return status_make(STATUS_USAGE, "--ep %u: %s has %u experts; ep may be at most %u", f->ep,
                            m->name, a->moe.n_experts, a->moe.n_experts);
     }
-    if (f->expert_copies > 0 && f->expert_load == NULL) {
+    if (f->expert_replan > 0 && a->moe.n_experts == 0) {
+        return status_make(STATUS_USAGE, "--expert-replan %u: %s is dense, it has no experts",
+                           f->expert_replan, m->name);
+    }
+    if (f->expert_copies > 0 && f->expert_load == NULL && f->expert_replan == 0) {
         return status_make(STATUS_USAGE,
                            "--expert-copies %u: needs --expert-load FILE, which says which experts "
-                           "have the most tokens",
+                           "have the most tokens, or in a job --expert-replan N, which counts them",
                            f->expert_copies);
     }
     return status_ok();

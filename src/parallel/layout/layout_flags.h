@@ -60,8 +60,12 @@ enum overlap { OVERLAP_AUTO, OVERLAP_ON, OVERLAP_OFF };
              "--metrics file of an earlier job; results are the same")                             \
     FLAG(uint32_t, expert_copies, "expert-copies", OF_COUNT(0, 4096, "N"), .preset = "0",          \
          .commands = IN_ALL,                                                                       \
-         .help = "with --expert-load: N copies of each layer's experts with the most tokens, on "  \
-                 "other ranks and hosts; a token takes the nearest; results are the same")
+         .help = "with --expert-load, or in a job --expert-replan: N copies of each layer's "      \
+                 "experts with the most tokens, on other ranks and hosts; a token takes the "      \
+                 "nearest; results are the same")                                                  \
+    FLAG(uint32_t, expert_replan, "expert-replan", OF_COUNT(0, 1000000000, "N"), .preset = "0",    \
+         .help = "after N steps, spread experts and their copies over ranks by the tokens that "   \
+                 "chose them so far, between two steps and once; 0: never; results are the same")
 
 struct layout_flags {
     LAYOUT_FLAGS(FLAG_FIELD)

@@ -1,0 +1,153 @@
+/* Places experts on ranks: at the start by --expert-load, and once between two steps by what the
+ * job itself has counted (--expert-replan). */
+#include "job/job_private.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "parallel/layout/expert_replan.h"
+
+#include <string.h>
+
+static size_t n_loads(const struct job *j)
+{
+    return (size_t)j->model.n_layers * j->model.moe.n_experts;
+}
+
+struct status job_read_expert_load(struct job *j)
+{
+    if (j->o->layout.expert_load == NULL) return status_ok();
+    if (comm_rank(j->comm, COMM_WORLD) == 0)
+        return expert_load_read(j->o->layout.expert_load, &j->layout_model, &j->experts.load);
+    return mem_alloc(&j->experts.load, n_loads(j), sizeof *j->experts.load, "experts' load");
+}
+
+static struct status place_by(struct job *j, const int64_t *load)
+{
+    TRY(expert_places_on(j->layout, load, j->topo, j->order, &j->experts.places));
+    j->layout->expert_places = j->experts.places;
+    return status_ok();
+}
+
+/* Places the experts as if all had the same load. */
+static struct status place_evenly(struct job *j)
+{
+    enum { SOME_LOAD = 1 << 16 }; /* copies can divide it */
+    int64_t *load = NULL;
+    TRY(mem_alloc(&load, n_loads(j), sizeof *load, "experts' load"));
+    for (size_t i = 0; i < n_loads(j); i++) load[i] = SOME_LOAD;
+    const struct status st = place_by(j, load);
+    mem_free(&load);
+    return st;
+}
+
+/* Refuses --expert-replan where experts cannot be read again between steps. */
+static struct status check_replan(const struct job *j)
+{
+    if (j->o->device.device != DEVICE_CPU) {
+        return status_make(STATUS_USAGE, "--expert-replan: expected --device cpu; experts on a GPU "
+                                         "stay where they are");
+    }
+    if (!j->layout_model.streams_experts) return status_ok();
+    return status_make(STATUS_USAGE, "--expert-replan: expected --weights resident; streamed "
+                                     "experts stay where they are");
+}
+
+/* True when --expert-replan will place experts anew, or has done it. */
+static bool replans(const struct job *j)
+{
+    return j->o->layout.expert_replan > 0 && j->layout->ep > 1;
+}
+
+struct status job_place_experts(struct job *j)
+{
+    if (j->o->layout.expert_replan > 0) TRY(check_replan(j));
+    if (j->o->layout.expert_load == NULL) return replans(j) ? place_evenly(j) : status_ok();
+    comm_sum_i64(j->comm, COMM_WORLD, j->experts.load, n_loads(j));
+    return place_by(j, j->experts.load);
+}
+
+bool job_replan_is_due(const struct job *j, uint64_t n_steps)
+{
+    return replans(j) && j->experts.replan.n_steps == 0 && n_steps >= j->o->layout.expert_replan;
+}
+
+void job_sum_expert_load(struct job *j, int64_t *load)
+{
+    const uint32_t n_experts = j->model.moe.n_experts;
+    const uint64_t *mine = stage_expert_load(engine_stage(j->engine));
+    const struct range layers = j->weights->layers;
+    for (uint32_t layer = layers.begin; layer < layers.end && layer < j->model.n_layers; layer++) {
+        for (uint32_t e = 0; e < n_experts; e++) {
+            load[(size_t)layer * n_experts + e] =
+                (int64_t)mine[(size_t)(layer - layers.begin) * n_experts + e];
+        }
+    }
+    comm_sum_i64(j->comm, COMM_WORLD, load, n_loads(j));
+}
+
+/* **Collective (world)**. Notes how even the rows were so far. */
+static void note_rows_before(struct job *j)
+{
+    struct job_replan *r = &j->experts.replan;
+    engine_count_busiest(j->engine);
+    const struct engine_stats mine = engine_stats_of(j->engine);
+    int64_t sums[2] = {(int64_t)mine.moe.n_rows, (int64_t)mine.moe.busiest_rows};
+    comm_sum_i64(j->comm, COMM_WORLD, sums, 2);
+    r->n_steps = mine.n_steps;
+    r->n_rows = (uint64_t)sums[0];
+    r->busiest_rows = (uint64_t)sums[1];
+}
+
+/* Moves the experts of a new plan. All ranks have made the same. */
+static struct status move_to(struct job *j, const struct expert_replan *plan,
+                             struct loader_stats *stats)
+{
+    const struct weights_source source = job_weights_source(j, j->layout);
+    const int error = failpoint_pass(&j->failpoint, FAILPOINT_LOAD);
+    struct status st = status_ok();
+    if (error != 0) st = status_make(STATUS_IO, "%s: %s", ckpt_path(j->ckpt), strerror(error));
+    TRY(comm_agree(j->comm, st));
+    if (plan->n_moves > 0) TRY(weights_move_experts(&source, j->weights, plan->places, stats));
+    expert_places_take(j->experts.places, plan->places, j->model.n_layers);
+    return comm_agree(j->comm, engine_take_places(j->engine));
+}
+
+static void report_moves(struct job *j, const struct expert_replan *plan,
+                         const struct loader_stats *stats)
+{
+    struct job_replan *r = &j->experts.replan;
+    r->n_moves = plan->n_moves;
+    r->n_bytes_host = stats->n_bytes_host;
+    r->before = plan->before;
+    r->after = plan->after;
+    if (comm_rank(j->comm, COMM_WORLD) != 0) return;
+    log_line(LOG_INFO,
+             "experts placed anew after %llu steps: %llu places in %u layers got other experts, "
+             "%.3f GB read on this host in %.2f s; by the counts the fullest rank of a layer had "
+             "%.2f of the mean of tokens, %.2f in the worst layer, and now has %.2f, %.2f",
+             (unsigned long long)r->n_steps, (unsigned long long)plan->n_moves, plan->n_layers,
+             (double)stats->n_bytes_host / 1e9, stats->seconds, r->before.mean, r->before.worst,
+             r->after.mean, r->after.worst);
+}
+
+struct status job_move_experts(struct job *j)
+{
+    struct expert_replan plan = {0};
+    struct loader_stats stats = {0};
+    int64_t *load = NULL;
+    struct status st =
+        comm_agree(j->comm, mem_alloc(&load, n_loads(j), sizeof *load, "experts' load"));
+    if (!status_failed(&st)) {
+        job_sum_expert_load(j, load);
+        note_rows_before(j);
+        const size_t n = j->model.moe.n_experts;
+        for (size_t i = 0; i < j->model.n_layers; i++) expert_load_fit(load + i * n, n);
+        st = expert_replan_make(j->layout, j->experts.places, load, &plan);
+        st = comm_agree(j->comm, st);
+    }
+    if (!status_failed(&st)) st = move_to(j, &plan, &stats);
+    if (!status_failed(&st)) report_moves(j, &plan, &stats);
+    expert_replan_fini(&plan);
+    mem_free(&load);
+    return st;
+}
