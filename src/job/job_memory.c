@@ -340,6 +340,22 @@ static struct status size_tier(struct job *j)
                        (unsigned long long)block_bytes, (unsigned long long)bytes);
 }
 
+/* Refuses a --kv-blocks for which the ranks of this host together lack memory, because the system
+ * would grant it and end the job when it is used. */
+static struct status check_asked_blocks(const struct job *j, uint64_t block_bytes)
+{
+    const uint64_t n_ranks = (uint64_t)comm_size(j->comm, COMM_HOST);
+    const uint64_t n_free = mem_available_bytes(), n = j->o->run.kv_blocks;
+    if (n == 0 || n_free == 0 || j->o->device.device != DEVICE_CPU ||
+        (double)n * (double)block_bytes * (double)n_ranks <= (double)n_free)
+        return status_ok();
+    return status_make(STATUS_USAGE,
+                       "--kv-blocks %llu: the ranks of a host need %.0f MiB for them, but %.0f are "
+                       "free; give fewer, or leave the flag out",
+                       (unsigned long long)n, mib(block_bytes) * (double)n * (double)n_ranks,
+                       mib(n_free));
+}
+
 struct status job_size_memory(struct job *j)
 {
     const struct weights *w = j->weights;
@@ -361,6 +377,7 @@ struct status job_size_memory(struct job *j)
     const uint64_t useful = useful_blocks(j, per_context);
     if (n > useful) n = useful;
     if (j->o->run.kv_blocks > 0) n = j->o->run.kv_blocks;
+    TRY(comm_agree(j->comm, check_asked_blocks(j, block_bytes)));
     comm_barrier(j->comm, COMM_HOST); /* no rank allocates before all have read the free memory */
     comm_min_u64(j->comm, COMM_WORLD, &n, 1);
     if (n > INT32_MAX) n = INT32_MAX;
