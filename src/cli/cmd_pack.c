@@ -80,6 +80,13 @@ static struct status pack_write(struct pack *p, struct comm *comm, const char *p
     return status_ok();
 }
 
+static struct status check_pack_output(const char *path)
+{
+    if (*path == '\0')
+        return status_make(STATUS_USAGE, "--output: expected a file's name, found an empty one");
+    return job_paths_check_written("output", path);
+}
+
 static struct status run_pack(const struct pack_flags *f, struct config env, struct comm *comm,
                               const char *model)
 {
@@ -119,6 +126,7 @@ int cmd_pack(struct config env, int argc, char **argv)
         st = status_make(STATUS_USAGE, "expected MODEL.h5");
     if (!status_failed(&st) && env.launcher_size > 1)
         st = status_make(STATUS_USAGE, "one process packs: start it without a launcher");
+    if (!status_failed(&st) && flags.output != NULL) st = check_pack_output(flags.output);
     if (!status_failed(&st)) st = comm_start(&argc, &argv, &comm);
     if (!status_failed(&st)) st = run_pack(&flags, env, comm, parsed.positionals.values[0]);
     comm_stop(&comm);

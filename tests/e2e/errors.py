@@ -64,6 +64,8 @@ class ErrorsTest:
         for done, sentence in ((unknown, "no command is named"),
                                (self.generate(ranks, "--no-such-flag"), "no such flag")):
             expect(done.err.count(sentence) == 1, f"{ranks} ranks do not say it once: {done}")
+        self.fails(2, ["--output", "an empty one"], self.shoal("pack", self.moe, "--output", ""))
+        self.fails(3, ["--output", "found a folder"], self.shoal("pack", self.moe, "--output", self.work))
         self.fails(2, ["no command is named", "frobnicate"], self.shoal("help", "frobnicate"))
         expect(self.shoal.must("help", "merge").out == self.shoal.must("merge", "--help").out,
                "shoal help merge")

@@ -143,6 +143,7 @@ static void other_adapters_are_refused_by_name(void)
     static const struct peft_refusal refusals[] = {
         {false, "", "", NULL},
         {false, "\"LORA\"", "\"LOHA\"", "field \"peft_type\": expected LORA"},
+        {false, "\"peft_type\"", "\"peft_tipe\"", "\"peft_type\": expected LORA, found nothing"},
         {false, "\"bias\": \"none\"", "\"bias\": \"all\"", "field \"bias\": expected none"},
         {false, "\"use_dora\": false", "\"use_dora\": true", "field \"use_dora\""},
         {false, "\"fan_in_fan_out\": false", "\"fan_in_fan_out\": true", "\"fan_in_fan_out\""},

@@ -147,6 +147,8 @@ static struct status refuse_field(const char *key, const struct js_node *value,
 {
     char *text = NULL;
     size_t n;
+    if (value == NULL)
+        return status_make(STATUS_INPUT, "field \"%s\": expected %s, found nothing", key, expected);
     TRY(js_dump(value, &text, &n));
     const struct status st =
         status_make(STATUS_INPUT, "field \"%s\": expected %s, found %.80s", key, expected, text);
