@@ -233,8 +233,10 @@ static void renew(struct file_claims *c, struct claim *k)
     if (k->fd < 0) return;
     (void)futimens(k->fd, NULL);
     if (lease_is_at(k->lease, k->fd)) return;
-    if (access(k->lease, F_OK) != 0 && errno == ENOENT) { /* the lease was removed by hand */
+    if (access(k->lease, F_OK) != 0) {
         int fd;
+        if (errno != ENOENT) return; /* out of reach for now: nobody is known to have it */
+        /* the lease was removed by hand */
         if (lease_make(k->own, &c->self, &fd) != 0) return;
         close_lease(k);
         k->fd = fd;

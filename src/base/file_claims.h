@@ -31,7 +31,8 @@ struct status file_claims_add(struct file_claims *c, const char *what, const cha
 struct status file_claims_check(struct file_claims *c);
 
 /* Local, any thread. Renews all leases now; the renewing thread does so every LEASE_RENEW_S. Makes
- * a lease again that was removed. A lease that another job holds is lost for good. */
+ * a lease again that was removed. A lease that another job holds is lost for good; one that cannot
+ * be reached for a while is not. */
 void file_claims_renew(struct file_claims *c);
 
 /* Local. Removes the leases. Accepts NULL. */

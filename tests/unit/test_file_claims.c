@@ -245,6 +245,29 @@ static void a_removed_lease_comes_back_and_a_replaced_one_is_lost(void)
     place_remove(&p);
 }
 
+/* As while a file server does not answer, or the right to enter a folder has run out. */
+static void a_lease_out_of_reach_is_not_lost(void)
+{
+    struct place p;
+    char away[80];
+    place_make(&p);
+    snprintf(away, sizeof away, "%s.away", p.folder);
+    struct file_claims *c = claims_make(NULL);
+    struct status st = file_claims_add(c, "output", p.path);
+    CU_ASSERT(!status_failed(&st));
+    CU_ASSERT_EQUAL_FATAL(rename(p.folder, away), 0);
+    const int fd = open(p.folder, O_WRONLY | O_CREAT | O_EXCL, 0600); /* ENOTDIR */
+    file_claims_renew(c);
+    close(fd);
+    unlink(p.folder);
+    CU_ASSERT_EQUAL_FATAL(rename(away, p.folder), 0);
+    file_claims_renew(c);
+    st = file_claims_check(c);
+    CU_ASSERT(!status_failed(&st));
+    file_claims_destroy(&c);
+    place_remove(&p);
+}
+
 void suite_file_claims(CU_pSuite suite);
 void suite_file_claims(CU_pSuite suite)
 {
@@ -256,6 +279,7 @@ void suite_file_claims(CU_pSuite suite)
     CU_add_test(suite, "an orphan is known, whenever its launcher went", an_orphan_is_known);
     CU_add_test(suite, "another host's lease goes stale", another_hosts_lease_goes_stale);
     CU_add_test(suite, "only leases are taken for one", only_leases_are_taken_for_one);
+    CU_add_test(suite, "a lease out of reach is not lost", a_lease_out_of_reach_is_not_lost);
     CU_add_test(suite, "a removed lease comes back and a replaced one is lost",
                 a_removed_lease_comes_back_and_a_replaced_one_is_lost);
 }
