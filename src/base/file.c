@@ -142,6 +142,7 @@ struct status file_target_regular(const char *path, char **out)
                        path, file_kind_of(info.st_mode));
 }
 
+/* Some file systems cannot sync a folder, and say so with EINVAL or ENOTSUP. */
 static struct status sync_path(const char *path, int flags)
 {
     const int fd = open(path, flags | O_CLOEXEC);
@@ -149,6 +150,8 @@ static struct status sync_path(const char *path, int flags)
     const int failed = fsync(fd);
     const int reason = errno;
     close(fd);
+    if (failed && (flags & O_DIRECTORY) != 0 && (reason == EINVAL || reason == ENOTSUP))
+        return status_ok();
     if (failed) return status_make(STATUS_IO, "%s: fsync: %s", path, strerror(reason));
     return status_ok();
 }

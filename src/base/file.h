@@ -32,8 +32,8 @@ struct status file_target(const char *path, char **out);
  * would destroy it. */
 struct status file_target_regular(const char *path, char **out);
 
-/* Local. fsyncs `temporary`, renames it to `path` and fsyncs the folder: the last step of every
- * write that must be all or nothing. Errors: STATUS_IO, STATUS_MEMORY. */
+/* Local. fsyncs `temporary`, renames it to `path` and fsyncs the folder, where the file system can:
+ * the last step of every write that must be all or nothing. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status file_commit(const char *temporary, const char *path);
 
 /* Local. Sets *out to "folder/name" in new memory (mem_free). Errors: STATUS_MEMORY. */
