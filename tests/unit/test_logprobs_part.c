@@ -212,6 +212,32 @@ static void error_rows_that_run_again_join_the_others(void)
     fini(&s);
 }
 
+/* The journal is only rewritten for a retry that can succeed. */
+static void a_retry_without_its_part_changes_nothing(void)
+{
+    struct saving s;
+    struct util_outcome out;
+    struct strbuf journal;
+    strbuf_init(&journal);
+    init_lines(&s);
+    util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+    CU_ASSERT_TRUE(is_expected(&s));
+    util_read_file(s.job.journal, &journal);
+    CU_ASSERT_EQUAL(unlink(s.part), 0);
+    s.job.o.flags.retry_errors = true;
+    util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+    CU_ASSERT_EQUAL(out.st.code, STATUS_USAGE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(out.st.text, ".part is gone"));
+    util_read_file(s.job.journal, &s.found);
+    CU_ASSERT_EQUAL_FATAL(s.found.n, journal.n);
+    CU_ASSERT_EQUAL(memcmp(s.found.data, journal.data, journal.n), 0);
+    s.job.o.flags.retry_errors = false;
+    util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+    CU_ASSERT_TRUE(!status_failed(&out.st) && is_expected(&s));
+    strbuf_fini(&journal);
+    fini(&s);
+}
+
 /* Runs some steps of a fresh job, until it has records, and returns the bytes of its part. */
 static void run_half(struct saving *s)
 {
@@ -500,6 +526,8 @@ void suite_logprobs_part(CU_pSuite suite)
                 damaged_hidden_rows_are_named_and_torn_ones_cut);
     CU_add_test(suite, "error rows that run again join the others",
                 error_rows_that_run_again_join_the_others);
+    CU_add_test(suite, "a retry without its part changes nothing",
+                a_retry_without_its_part_changes_nothing);
     CU_add_test(suite, "torn records are cut and missing ones are named",
                 torn_records_are_cut_and_missing_ones_are_named);
     CU_add_test(suite, "a failed sync commits no row", a_failed_sync_commits_no_row);

@@ -7,10 +7,12 @@
 #include "serve/lead/lead_private.h"
 #include "serve/output/result_row.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static struct status count_row(struct lead *l, const struct request *r)
 {
@@ -160,6 +162,27 @@ static struct status open_part(struct lead *l)
                        save->path);
 }
 
+/* Refuses --retry-errors if the saved records of the good rows are gone: before the journal is
+ * rewritten, so that a complete job stays complete. */
+static struct status refuse_lost_part(const struct lead_options *o)
+{
+    struct journal_facts facts;
+    if (!o->flags.retry_errors || o->save == NULL || logprobs_part_exists(o->save->path))
+        return status_ok();
+    const int fd = file_open_regular(o->journal.path, O_RDONLY);
+    if (fd < 0) return status_ok(); /* journal_open says why */
+    const struct status st = journal_facts_read(fd, o->journal.path, &facts);
+    close(fd);
+    const bool is_needed =
+        !status_failed(&st) && facts.n_error_rows > 0 && facts.n_rows > facts.n_error_rows;
+    journal_facts_fini(&facts);
+    if (!is_needed) return st;
+    return status_make(STATUS_USAGE,
+                       "--retry-errors: %s.part is gone, which has what --save-logprobs saved of "
+                       "the other rows; --restart makes all rows again",
+                       o->save->path);
+}
+
 static struct status lead_open_journal(struct lead *l)
 {
     const struct lead_options *o = &l->o;
@@ -173,6 +196,7 @@ static struct status lead_open_journal(struct lead *l)
                                        .commit_bytes = o->journal.commit_bytes,
                                        .failpoint = o->journal.failpoint};
     TRY(refuse_strange_output(o));
+    TRY(refuse_lost_part(o));
     TRY(journal_open(&jo, &l->lines.journal));
     TRY(open_part(l));
     const struct result_writer_options wo = writer_options(o);

@@ -228,6 +228,15 @@ void logprobs_part_destroy(struct logprobs_part **part)
     mem_free(part);
 }
 
+bool logprobs_part_exists(const char *path)
+{
+    char *name = NULL;
+    const struct status st = path_of_part(path, &name);
+    const bool exists = !status_failed(&st) && file_exists(name);
+    mem_free(&name);
+    return exists;
+}
+
 void logprobs_part_remove(const char *path)
 {
     char *name = NULL;

@@ -75,7 +75,8 @@ struct status logprobs_part_sync(struct logprobs_part *p);
  * its name only when it is whole. Errors: also STATUS_INPUT for a damaged record. */
 struct status logprobs_part_finish(struct logprobs_part *p);
 
-/* Removes the part of FILE.h5, if there is one. */
+/* True when FILE.h5 has a part; the second removes it. */
+bool logprobs_part_exists(const char *path);
 void logprobs_part_remove(const char *path);
 
 #endif
