@@ -122,7 +122,7 @@ static struct status inspect(struct device *d, const struct device_options *o)
                        LEAST_MAJOR);
 }
 
-/* --- life ---------------------------------------------------------------------------------- */
+/* --- creating and destroying -------------------------------------------------------------- */
 
 static struct status made(struct device *d, int error, const char *what)
 {

@@ -56,7 +56,7 @@ static const size_t args_bytes[CUDA_KERNEL_COUNT] = {
 #undef X
 };
 
-/* --- life ---------------------------------------------------------------------------------- */
+/* --- creating and destroying -------------------------------------------------------------- */
 
 struct status graphs_open(struct device *d, bool on)
 {
