@@ -41,15 +41,17 @@ if [ "$1" = generate ] && [ "${SLURM_ARRAY_TASK_ID:-2}" = 2 ] && ! [ -e "$output
     ! "$SHOAL_REAL" status --json "$output" 2>/dev/null | grep -q '"rows":[1-9]'; then
     (
         trap '' TERM USR1
+        exec {nothing}<> <(:) # a pipe from which nothing comes: read waits without a process
         while kill -0 $$ && ! [ -e "$output.journal" ]; do
-            sleep 0.02
+            read -r -t 0.02 -u "$nothing"
         done 2>/dev/null
         while kill -0 $$ 2>/dev/null && ! [ -e "$output.fast" ]; do
             kill -STOP $$
             now=$((10#${EPOCHREALTIME#*.}))
-            sleep "0.$(printf %06d $((999999 - now)))"
+            printf -v rest 0.%06d $((999999 - now))
+            read -r -t "$rest" -u "$nothing"
             kill -CONT $$
-            sleep 0.015
+            read -r -t 0.015 -u "$nothing"
         done 2>/dev/null
     ) >/dev/null 2>&1 &
     set -- "$@" --max-batch 4
