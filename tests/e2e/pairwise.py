@@ -5,6 +5,7 @@ same rows.
 """
 import heapq
 import zlib
+from collections import Counter
 from itertools import combinations, compress, product
 from math import prod
 
@@ -110,13 +111,35 @@ def take_all(gains, missing):
     return order
 
 
+def row_at(i, dimensions, deciding, begun, n_free):
+    """The values of the i-th allowed row in the order of the full product. begun: how many allowed parts begin with a
+    tuple; n_free: how many combinations the other dimensions have.
+    """
+    row, part = [], ()
+    for name, values in dimensions.items():
+        if name in deciding:
+            for value in values:
+                n = begun[(*part, value)] * n_free
+                if i < n:
+                    break
+                i -= n
+            part = (*part, value)
+        else:
+            n_free //= len(values)
+            at, i = divmod(i, begun[part] * n_free)
+            value = values[at]
+        row.append(value)
+    return row
+
+
 def some_rows(dimensions, parts, deciding):
     """The values of all allowed rows, or, if they are many more than CANDIDATES_MOST, of a pseudo-random
     part of about so many.
     """
-    n_rows = len(parts) * prod(len(values) for name, values in dimensions.items() if name not in deciding)
-    bound = CANDIDATES_MOST << 32
-    return [row for i, row in enumerate(all_values(dimensions, parts, deciding))
+    n_free = prod(len(values) for name, values in dimensions.items() if name not in deciding)
+    n_rows, bound = len(parts) * n_free, CANDIDATES_MOST << 32
+    begun = Counter(part[:n] for part in parts for n in range(len(part) + 1))
+    return [row_at(i, dimensions, deciding, begun, n_free) for i in range(n_rows)
             if zlib.crc32(i.to_bytes(4, "little")) * n_rows < bound]
 
 

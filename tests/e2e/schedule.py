@@ -2,9 +2,9 @@
 """Tests the scheduler with whole jobs.
 
 usage: schedule.py SHOAL WORK_FOLDER CASE
-  headers       420 prompts over 7 shared prefixes: at least 90 % of the tokens that a trie shows to be common
+  headers       210 prompts over 7 shared prefixes: at least 90 % of the tokens that a trie shows to be common
                 are saved; the bytes are the same in any order, with caches on or off, with preemption and kills
-  headers_long  the same with 1,200 prompts over 20 prefixes
+  headers_long  the same with 600 prompts over 20 prefixes
   dry_run       --dry-run on 20,000 and 220,000 lines: the same memory; rows depend on nothing but their lines; a
                 killed dry run resumes
   replicas      replicas that run out of work one after the other, and some that never have any: no run hangs,
@@ -21,7 +21,7 @@ from program import REPO, Shoal, expect, main_of, run, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_VOCAB = 2000
-N_HEADERS, PER_HEADER = 7, 60
+N_HEADERS, PER_HEADER = 7, 30
 N_HEADERS_LONG = 20
 SAVED_LEAST = 0.90
 GROWTH_MAX_KIB = 1024  # between two inputs that both fill the bounded windows; lines without ids (test_id_spill: with)
@@ -80,7 +80,7 @@ class ScheduleTest:
             path.unlink(missing_ok=True)
         argv = ["generate", "--model", DEMO, "--input", self.input, "--output", self.output,
                 "--report", self.report, "--threads", 1, "--checkpoint-tokens", 1, *flags]
-        for step in (20, 25):  # of 80 or more
+        for step in (20, 25):  # of 40 or more
             done = self.shoal(*argv, "--failpoint", f"step:{step}", journal=True, limit_s=600)
             expect(done.status in (137, -9), str(done))
         self.shoal.must(*argv, journal=True, limit_s=600)
