@@ -96,6 +96,23 @@ struct norm_whole {
 };
 void op_norm_whole(const struct kern_table *k, const struct norm_whole *a);
 
+/* Rounds rows x [T, n] to 8 bits in place, as BitNet's linears read them: x_i = q_i / r with r =
+ * 127 / max(m, 1e-5) and q_i = x_i * r, rounded to the nearest integer, ties to even, then clamped
+ * to [-128, 127]. m is the largest |x| of the whole row: the largest of the row's n_maxima entries
+ * of maxima [T, stride]. A NaN in a row makes all of it NaN. Not on a device. */
+struct round_rows {
+    float *x;
+    size_t n_rows, n;
+    const uint32_t *maxima; /* floats as bits; NULL: of x's own rows */
+    size_t n_maxima, stride;
+};
+void op_round_rows(const struct kern_table *k, const struct round_rows *a);
+
+/* Entry t * stride of maxima = the largest |x| of row t of x [n_rows, n], as the bits of a float; a
+ * NaN is larger than any number. Not on a device. */
+void op_row_maxima(const struct kern_table *k, const float *x, size_t n_rows, size_t n,
+                   uint32_t *maxima, size_t stride);
+
 /* x_i = min(max(x_i, -limit), limit); a NaN stays NaN. */
 void op_clamp(const struct kern_table *k, float *x, float limit, size_t n);
 

@@ -307,7 +307,8 @@ struct arch {
     struct arch_delta delta;
     uint32_t ffn; /* F of dense layers */
     bool ffn_bias;
-    bool sub_norms; /* see struct arch_family; `gate` is not read */
+    bool sub_norms;     /* see struct arch_family; `gate` is not read */
+    bool rounds_inputs; /* the layers' linears read rows rounded to 8 bits (struct round_rows) */
     enum gate_kind gate;
     struct arch_swiglu swiglu;
     struct arch_experts moe;

@@ -37,6 +37,7 @@ struct arch_nodes {
     const struct js_node *moe_layers; /* a list of layers; NULL: each sparse_step-th layer */
     const struct js_node *moe_topk, *moe_end; /* numbers, or lists of one number for each layer */
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
+    const struct js_node *quantization; /* "quantization_config" */
     const struct js_node *indexer_types, *index_pattern;
     const struct js_node *tuning; /* true, or a number that is not 0 */
     /* models with Mamba-2 layers */
@@ -97,7 +98,8 @@ struct status arch_derive_latent(struct arch_reading *r);
 struct status arch_derive_gemma(struct arch_reading *r);
 
 /* arch_special.c. Local. For BitNet: the norm of attention's output has hidden_size elements, so
- * refuses heads that have more or fewer. Errors: STATUS_INPUT. */
+ * refuses heads that have more or fewer; finds out whether linears read rounded rows. Refuses
+ * BitNet's quantization of other families. Errors: STATUS_INPUT. */
 struct status arch_derive_sub_norms(struct arch_reading *r);
 
 /* arch_delta.c. Local. Marks the layers with a gated delta rule, by "layer_types" or

@@ -2,6 +2,7 @@
 #include "arch/arch_private.h"
 
 #include <string.h>
+#include <strings.h>
 
 /* Checks that a softcap is given, as null or a number: other programs' defaults differ. */
 static struct status softcap_given(const struct arch_reading *r, const char *key)
@@ -24,11 +25,55 @@ struct status arch_derive_gemma(struct arch_reading *r)
     return status_ok();
 }
 
+/* Checks a field of quantization_config, which is `otherwise` where it is absent. */
+static struct status check_rounding(const struct arch_reading *r, const char *key,
+                                    const char *otherwise, const char *wanted, const char *why)
+{
+    const char *found = js_string(js_get(r->node.quantization, key), NULL);
+    if (found == NULL) found = otherwise;
+    if (strcmp(found, wanted) == 0) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "%s: quantization_config.%s: expected \"%s\", found \"%.40s\", %s", r->what,
+                       key, wanted, found, why);
+}
+
+/* With BitNet's quant_method, linears read rows that are rounded to 8 bits. Linears of the class
+ * "bitlinear" divide by their scale; those of mode "online" round weights that the file has as
+ * floats. */
+static struct status derive_rounding(struct arch_reading *r)
+{
+    const struct js_node *q = r->node.quantization;
+    const char *method = js_string(js_get(q, "quant_method"), NULL);
+    if (method == NULL || strcasecmp(method, "bitnet") != 0) return status_ok();
+    if (!r->m.family->sub_norms) {
+        return status_make(
+            STATUS_INPUT,
+            "%s: quantization_config.quant_method \"bitnet\" is not implemented for %s", r->what,
+            r->m.family->title);
+    }
+    TRY(check_rounding(r, "linear_class", "bitlinear", "autobitlinear",
+                       "whose weights are divided by their scales"));
+    TRY(check_rounding(r, "quantization_mode", "offline", "offline",
+                       "which rounds weights that are stored as floats; the packed checkpoint has "
+                       "them rounded"));
+    if (!arch_field_is_off(js_get(q, "use_rms_norm")) ||
+        js_type(js_get(q, "modules_to_not_convert")) != JS_NULL) {
+        return status_make(
+            STATUS_INPUT,
+            "%s: quantization_config: use_rms_norm and modules_to_not_convert are not "
+            "implemented",
+            r->what);
+    }
+    r->m.rounds_inputs = true;
+    return status_ok();
+}
+
 struct status arch_derive_sub_norms(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     const uint64_t n = (uint64_t)m->attn.n_heads * m->attn.value_dim;
     m->sub_norms = m->family->sub_norms;
+    TRY(derive_rounding(r));
     if (!m->sub_norms || n == m->width) return status_ok();
     return status_make(STATUS_INPUT,
                        "%s: head_dim: expected %u heads of %u elements to have hidden_size %u "

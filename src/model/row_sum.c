@@ -111,6 +111,8 @@ void row_sum_norm_own(struct stage *s, const struct part *p, struct norm_weights
         op_rmsnorm(s->o.kern, &a);
     else
         row_sum_copy(s, &a);
+    if (s->o.model->rounds_inputs)
+        op_round_rows(s->o.kern, &(struct round_rows){.x = a.y, .n_rows = a.n_rows, .n = d});
 }
 
 struct act_rows row_sum_norm_all(struct stage *s, const struct part *p, struct norm_weights norm,

@@ -45,10 +45,11 @@ struct stage_options {
                                            all ranks; NULL: none */
 };
 
-/* Local. True when quantized weights are multiplied with f32 activations. */
+/* Local. True when quantized weights are multiplied with f32 activations; always if these are
+ * rounded already, with one scale for a whole row. */
 static inline bool stage_is_weight_only(const struct stage_options *o)
 {
-    return o->flags->activations == ACTIVATIONS_F32;
+    return o->flags->activations == ACTIVATIONS_F32 || o->model->rounds_inputs;
 }
 
 /* **Collective (world)**, after comm_split and before weights are listed. Decides whether the

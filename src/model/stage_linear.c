@@ -81,6 +81,24 @@ void stage_add(struct stage *s, const struct block_output *out, struct act_rows 
     op_axpy(s->o.kern, s->o.model->scale.residual, y, n_rows * d, p->hidden.h + first);
 }
 
+/* Rounds the rows of a norm with the largest element of the whole row: each rank that holds a part
+ * supplies its own largest in the place of the part's first unit. */
+static void round_whole(struct stage *s, const struct whole_norm *a, size_t n_sums)
+{
+    const size_t n = range_count(a->held);
+    mem_ops_fill(s->o.kern, a->sums, 0, a->n_rows * n_sums * sizeof *a->sums);
+    if (n > 0)
+        op_row_maxima(s->o.kern, a->x, a->n_rows, n, a->sums + a->held.begin / a->unit, n_sums);
+    device_or_u32(s->o.kern, s->o.comm, COMM_TP, a->sums, a->n_rows * n_sums);
+    if (n > 0)
+        op_round_rows(s->o.kern, &(struct round_rows){.x = a->x,
+                                                      .n_rows = a->n_rows,
+                                                      .n = n,
+                                                      .maxima = a->sums,
+                                                      .n_maxima = n_sums,
+                                                      .stride = n_sums});
+}
+
 void stage_norm_whole(struct stage *s, const struct whole_norm *a)
 {
     const size_t n = range_count(a->held), n_sums = (a->n_all + a->unit - 1) / a->unit;
@@ -106,6 +124,7 @@ void stage_norm_whole(struct stage *s, const struct whole_norm *a)
                                                       .n_sums = n_sums,
                                                       .stride = n_sums,
                                                       .eps = s->o.model->norm_eps});
+    if (s->o.model->rounds_inputs) round_whole(s, a, n_sums);
 }
 
 void stage_show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n)

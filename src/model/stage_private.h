@@ -318,7 +318,7 @@ void stage_add(struct stage *s, const struct block_output *out, struct act_rows 
 
 /* An RMSNorm of rows whose elements are spread over the tp ranks: each rank supplies an f32 partial
  * sum of squares for each `unit` of its own elements, and all ranks add those of the whole row,
- * ascending. */
+ * ascending. Rounded to 8 bits if the model's linears read such rows. */
 struct whole_norm {
     float *x;       /* [n_rows, held], in place */
     const float *w; /* [held] */

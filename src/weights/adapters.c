@@ -74,6 +74,7 @@ static const char *adapter_refusal(const struct arch *m, const struct arch_tenso
     enum adapter_site site;
     if (t->is_vector) return "it is not a linear";
     if (t->is_expert) return "adapters of experts are not implemented";
+    if (m->rounds_inputs) return "adapters of linears that read rounded rows are not implemented";
     if ((t->part & (PART_ANY_DELTA | PART_CHANNEL_GATES | PART_MAMBA)) != 0)
         return "adapters of recurrent layers are not implemented";
     if (t->class == CLASS_ROUTER) return "adapters of routers are not implemented";

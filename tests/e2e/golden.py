@@ -75,6 +75,7 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "apertus": "model.layers.1.mlp.act_fn.alpha_p",
            "bitnet": "model.layers.1.self_attn.attn_sub_norm.weight",
            "bitnet-bias": "model.layers.1.mlp.ffn_sub_norm.weight",
+           "bitnet-packed": "model.layers.0.mlp.ffn_sub_norm.weight",
            "llama4-text": "language_model.model.layers.1.self_attn.v_proj.weight",
            "llama4_text": "model.layers.1.self_attn.v_proj.weight",
            "qwen3_5_moe_text": "model.layers.1.mlp.shared_expert.up_proj.weight",
@@ -105,7 +106,8 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "mimo-v2-flash-list": "model.layers.1.self_attn.v_proj.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 # The tensor whose scale changes, where norms of outputs or of v hide the scale of the usual one.
-SCALED = {"gemma4": "model.language_model.layers.1.experts.gate_up_proj",
+SCALED = {"bitnet-packed": "model.layers.1.mlp.down_proj.weight_scale",
+          "gemma4": "model.language_model.layers.1.experts.gate_up_proj",
           "gemma4-dense": "model.layers.1.mlp.gate_proj.weight"}
 # Models that are published in fp8 blocks, although convert renames tensors or layers differ in their KV heads.
 FP8_TWINS = {"longcat-flash", "mimo-v2-flash", "ling3"}

@@ -104,7 +104,7 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "glm4-moe", "minimax-m2", "minimax-m2-fp8", "llama-bias", "qwen3-head40",
             "olmo2-bias", "smollm3-list", "dots1-window", "olmo3", "exaone4",
             "gemma2", "gemma3", "qwen3-next", "qwen3-next-odd", "phi3", "glm4",
-            "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "bitnet", "bitnet-bias", "phimoe",
+            "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "bitnet", "bitnet-bias", "bitnet-packed", "phimoe",
             "deepseek-v3-mtp", "glm4-moe-mtp", "deepseek-v32", "deepseek-v32-mtp", "glm5",
             "longcat-flash", "mistral4", "ministral3", "llama4", "qwen3_5", "qwen3_5-moe", "youtu", "k-exaone", "hy3",
             "mimo-v2-flash", "gemma4", "gemma4-dense",

@@ -8,7 +8,8 @@ a mean, a standard deviation and the names of its tensors. Element i of a tensor
   mean + (2 u - 255) * (deviation / 147.8)     u: byte i of SHAKE-128("SEED NAME")
 
 in f64, rounded to f32, then to the stored type (to nearest, ties to even): 256 values, nearly a uniform distribution, and
-the same bits on every machine. The makers (make_goldens.py) and the tests call the same functions.
+the same bits on every machine. Elements of the type U8 are bytes of four ternary values in two bits each, as BitNet has
+them: digit i of u to the base 3 is value i, plus 1. The makers (make_goldens.py) and the tests call the same functions.
 usage: generated_weights.py GOLDEN FOLDER     writes the checkpoint folder that the golden stands for
 """
 import hashlib
@@ -34,6 +35,8 @@ def stored_as(dtype, value):
 
 def tables_of(group):
     """For each byte of a stored element: its value for each of the 256 draws."""
+    if group["dtype"] == "U8":
+        return [bytes(sum(u // 3**i % 3 << 2 * i for i in range(4)) for u in range(256))]
     step = group["deviation"] / DEVIATION
     stored = [stored_as(group["dtype"], group["mean"] + (2 * u - 255) * step) for u in range(256)]
     return [bytes(at) for at in zip(*stored)]

@@ -12,6 +12,9 @@ from transformers import (ApertusConfig, ApertusForCausalLM, BitNetConfig, BitNe
 from golden_common import COMMON, LONG_CONTEXT, LONGEST, SHORTER, SHORTEST
 
 
+PACKED = dict(quant_method="bitnet", linear_class="autobitlinear", quantization_mode="offline")
+
+
 def publish_gemma3(config):
     """config.json as Gemma-3's multimodal checkpoints have it: what the class assumes is left out."""
     text = config["text_config"]
@@ -423,6 +426,14 @@ MODELS = {
             vocab_size=272, hidden_size=144, intermediate_size=600, num_hidden_layers=2, num_attention_heads=6,
             num_key_value_heads=2, rms_norm_eps=1e-6, attention_bias=True, tie_word_embeddings=False,
             rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=1e4), **LONG_CONTEXT)),
+    # packed ternary weights and activations rounded to 8 bits; the published fields. Few tokens, each of which rounds 496 numbers
+    "bitnet-packed": dict(
+        cls=BitNetForCausalLM, dtype=torch.bfloat16, prompts=(3, 6), generated=True, tokenizer="qwen3-next", ternary=True,
+        fields=dict(rope_parameters=None, rope_theta=500000.0, quantization_config=PACKED),
+        config=lambda: BitNetConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=True, quantization_config=dict(PACKED),
+            rope_parameters=dict(rope_type="default", rope_theta=500000.0), **LONG_CONTEXT)),
     # an FFN without a gate, xIELU with numbers of each layer, norms of each head of q and k
     "apertus": dict(
         cls=ApertusForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,

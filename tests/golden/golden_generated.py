@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from generated_weights import safetensors_of
 
-DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.uint8: "U8"}
 
 
 def spread_by(spec, name, shape, spread_of, tied):
@@ -21,6 +21,8 @@ def spread_by(spec, name, shape, spread_of, tied):
         return spec["head_norm"], 0.3 * spec["head_norm"]
     if "embed" in spec and name.endswith("embed_tokens.weight"):
         return 0, spec["embed"]
+    if name.endswith("weight_scale"):
+        return 0.2, 0.04
     if name.endswith("A_log"):  # states that last for a few to some hundred tokens
         return -2.2, 0.8
     if name.endswith(("e_score_correction_bias", "expert_bias")):
@@ -56,6 +58,17 @@ def as_published(spec, name):
     return name
 
 
+def pack_ternary(tensors):
+    """The tensors of a checkpoint whose projections are BitNet's packed ternary weights; only shapes and types matter."""
+    packed = {}
+    for name, p in tensors.items():
+        is_packed = name.endswith("_proj.weight")
+        packed[name] = p.new_empty(p.shape[0] // 4, p.shape[1], dtype=torch.uint8) if is_packed else p
+        if is_packed:
+            packed[name + "_scale"] = p.new_empty(1)
+    return packed
+
+
 def generate(spec, seed, spread_of):
     """A model of a row of MODELS with generated weights, computing in f32, and its weights.json."""
     config = spec["config"]()
@@ -64,10 +77,13 @@ def generate(spec, seed, spread_of):
         spec["cls"](config).to(spec["dtype"]).save_pretrained(folder)
         path = folder / "model.safetensors"
         tensors = {as_published(spec, name): p for name, p in load_file(path).items()}
+        tensors = pack_ternary(tensors) if spec.get("ternary") else tensors
         weights = weights_of(spec, seed, tensors, spread_of, config.tie_word_embeddings)
         path.write_bytes(safetensors_of(weights))
         model, info = spec["cls"].from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
+    if spec.get("ternary"):
+        torch.nn.Module.float(model)  # its linears kept the stored type
     return model.eval(), weights
 
 

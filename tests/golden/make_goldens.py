@@ -34,6 +34,7 @@ PROMPT_LENGTHS = (5, 37, 130)  # the last one crosses two tiles of 64 positions
 N_DECODE = 32
 GAP_LEAST = 2e-3  # relative to the largest logit; a greedy choice must not depend on rounding
 INDEX_GAP_LEAST = 5e-6  # between the last chosen and the first rejected position, in a row's largest score
+ROUNDING_GAP_LEAST = 2e-5  # between an activation that is rounded to 8 bits, in such steps, and the middle of two
 ROUTER_GAP_LEAST = 1e-4  # between the last chosen and the first rejected router logit
 TEXT = ("the quick brown fox jumps over the lazy dog and a shoal of small fish swims in the sea, "
         "each one near the others, none of them leading; when one turns, they all turn. ") * 4
@@ -281,6 +282,27 @@ def index_gap(model, ids):
     return min(found)
 
 
+def rounding_gap(model, ids):
+    """The smallest distance of a scaled activation to the middle between two integers, over all of BitNet's linears; 1
+    without such linears.
+    """
+    found, hooks = [1.0], []
+
+    def see(module, args):
+        x = args[0].float()
+        steps = x * (127 / x.abs().amax(-1, keepdim=True).clamp(min=1e-5))
+        found.append((steps - steps.floor() - 0.5).abs().min().item())
+
+    for module in model.modules():
+        if type(module).__name__ == "AutoBitLinear":
+            hooks.append(module.register_forward_pre_hook(see))
+    if hooks:
+        model(torch.tensor([ids]))
+    for hook in hooks:
+        hook.remove()
+    return min(found)
+
+
 def decode(model, prompt):
     """Prefill, then N_DECODE greedy steps through transformers' cache: ids and logits [T, V]."""
     rows, ids, cache = [], list(prompt), None
@@ -331,14 +353,19 @@ def try_seed(spec, seed):
         early, _ = router_gaps(model, torch.tensor([prompt]))
         if index_gap(model, prompt) < INDEX_GAP_LEAST or (early is not None and early < ROUTER_GAP_LEAST):
             return None
+        if rounding_gap(model, prompt) < ROUNDING_GAP_LEAST:
+            return None
         ids, logits = decode(model, prompt)
         if len(set(ids[length:])) < spec.get("distinct", 1):
             return None
-        if index_gap(model, ids) < INDEX_GAP_LEAST:
+        if index_gap(model, ids) < INDEX_GAP_LEAST or rounding_gap(model, ids) < ROUNDING_GAP_LEAST:
             return None
         whole = model(torch.tensor([ids])).logits[0]
         largest = logits.abs().max().item()
-        assert (whole - logits).abs().max().item() < 2e-5 * largest
+        is_same = (whole - logits).abs().max().item() < 2e-5 * largest
+        if spec.get("ternary") and not is_same:  # an activation was rounded to another step
+            return None
+        assert is_same
         best = logits[length - 1:-1].topk(2, dim=-1).values
         gaps = ((best[:, 0] - best[:, 1]) / largest).tolist()
         gap_min = min(gap_min, *gaps)

@@ -474,6 +474,27 @@ static void bitnet_norms_inputs_of_output_projections(void)
     refuse(LLAMA ",\"hidden_act\":\"relu2\"", "relu2");
 }
 
+#define PACKED(fields) ",\"quantization_config\":{\"quant_method\":\"bitnet\"" fields "}"
+#define AUTO           ",\"linear_class\":\"autobitlinear\""
+
+/* The published checkpoint's linears read rounded rows; other forms of BitNet's linears, and other
+ * families with them, are refused. */
+static void bitnet_rounds_what_its_linears_read(void)
+{
+    CU_ASSERT_EQUAL(parse(BITNET).code, STATUS_OK);
+    CU_ASSERT(!m.rounds_inputs);
+    CU_ASSERT_EQUAL(parse(BITNET PACKED(AUTO ",\"quantization_mode\":\"offline\"")).code,
+                    STATUS_OK);
+    CU_ASSERT(m.rounds_inputs);
+    CU_ASSERT_EQUAL(parse(BITNET PACKED(AUTO ",\"modules_to_not_convert\":null")).code, STATUS_OK);
+    refuse(BITNET PACKED(""), "linear_class");
+    refuse(BITNET PACKED(AUTO ",\"quantization_mode\":\"online\""), "online");
+    refuse(BITNET PACKED(AUTO ",\"use_rms_norm\":true"), "use_rms_norm");
+    refuse(BITNET PACKED(AUTO ",\"modules_to_not_convert\":[]"), "modules_to_not_convert");
+    refuse(LLAMA PACKED(AUTO), "bitnet");
+    refuse(LLAMA ",\"quantization_config\":{\"quant_method\":\"BitNet\"}", "bitnet");
+}
+
 void suite_arch_families(CU_pSuite suite);
 void suite_arch_families(CU_pSuite suite)
 {
@@ -501,6 +522,7 @@ void suite_arch_families(CU_pSuite suite)
     CU_add_test(suite, "experts under other names", experts_under_other_names);
     CU_add_test(suite, "BitNet norms inputs of output projections",
                 bitnet_norms_inputs_of_output_projections);
+    CU_add_test(suite, "BitNet rounds what its linears read", bitnet_rounds_what_its_linears_read);
     CU_add_test(suite, "an activation and a router of one family",
                 an_activation_and_a_router_of_one_family);
 }

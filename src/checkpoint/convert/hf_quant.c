@@ -25,6 +25,7 @@ static const struct kind {
      ".weight_g_idx",
      {".weight_shape", ".input_scale", ".input_zero_point"}},
     {HF_MXFP4, "_blocks", "mxfp4", {"_scales"}, NULL, NULL, {NULL}},
+    {HF_TERNARY, ".weight", "bitnet", {".weight_scale"}, NULL, NULL, {NULL}},
     {HF_FP8,
      ".weight",
      "fp8",
@@ -49,6 +50,7 @@ static bool is_quantized_weight(const struct kind *k, const struct safetensors_t
     case HF_FP8:
         return t->dtype == DTYPE_F8_E4M3 || t->dtype == DTYPE_F8_E5M2 || t->dtype == DTYPE_I8;
     case HF_MXFP4:
+    case HF_TERNARY:
         return t->dtype == DTYPE_U8;
     default:
         return t->dtype == DTYPE_I32;
@@ -145,8 +147,8 @@ static struct status groups_check(const struct js_node *config)
 
 struct status hf_quant_check(const struct js_node *config)
 {
-    static const char *const methods[] = {"gptq", "awq",   "compressed-tensors",
-                                          "fp8",  "mxfp4", NULL};
+    static const char *const methods[] = {"gptq",   "awq", "compressed-tensors", "fp8", "mxfp4",
+                                          "bitnet", NULL};
     static const char *const gptq[] = {"gptq", "gptq_v2", NULL};
     static const char *const awq[] = {"gemm", NULL};
     const struct js_node *hints = js_get(config, "quantization_config");
@@ -154,7 +156,8 @@ struct status hf_quant_check(const struct js_node *config)
     if (js_get(hints, "quant_method") == NULL) {
         return status_make(STATUS_INPUT, "config.json: quantization_config has no quant_method");
     }
-    TRY(hint_check(hints, "quant_method", methods, "gptq, awq, compressed-tensors, fp8 or mxfp4"));
+    TRY(hint_check(hints, "quant_method", methods,
+                   "gptq, awq, compressed-tensors, fp8, mxfp4 or bitnet"));
     if (hint_is(hints, "quant_method", "compressed-tensors")) return groups_check(hints);
     if (hint_is(hints, "quant_method", "awq")) return hint_check(hints, "version", awq, "gemm");
     if (!hint_is(hints, "quant_method", "gptq")) return status_ok();
@@ -331,6 +334,21 @@ static struct status mxfp4_find(const struct safetensors *s, struct hf_quant *q)
     return status_ok();
 }
 
+/* Describes BitNet's ternary weights: byte row r has in its two bits i the row r + i * rows of the
+ * weight, as value + 1. */
+static struct status ternary_find(const struct safetensors *s, struct hf_quant *q)
+{
+    const struct safetensors_tensor *t = q->codes;
+    if (t->n_dims != 2) return hf_quant_bad(s, t, "expected two dimensions");
+    if (q->scales->n_bytes != dtype_bytes(q->scales->dtype))
+        return hf_quant_bad(s, q->scales, "expected one scale for the tensor");
+    q->bits = 4;
+    q->n_out = HF_TERNARY_ROWS * t->dims[0];
+    q->n_in = q->group = t->dims[1];
+    q->block_rows = q->n_out;
+    return status_ok();
+}
+
 /* ---- the format ---- */
 
 /* Chooses a format that can hold these values; QUANT_NONE when there is none. The scale of a longer
@@ -411,6 +429,8 @@ static struct status layout_find(const struct safetensors *s, const struct js_no
         return packed_find(s, q);
     case HF_MXFP4:
         return mxfp4_find(s, q);
+    case HF_TERNARY:
+        return ternary_find(s, q);
     default:
         return bytes_find(s, hints, q);
     }
@@ -420,15 +440,17 @@ struct status hf_quant_find(const struct safetensors *s, const struct safetensor
                             const struct js_node *config, struct hf_quant *out)
 {
     const struct kind *k = NULL;
+    const struct js_node *hints = js_get(config, "quantization_config");
     *out = (struct hf_quant){.layout = HF_PLAIN};
     for (int i = 0; i < N_KINDS && k == NULL; i++) {
         if (ends_with(t->name, kinds[i].suffix) && is_quantized_weight(&kinds[i], t)) k = &kinds[i];
     }
     if (k == NULL) return status_ok();
+    if (k->layout == HF_TERNARY && !hint_is(hints, "quant_method", k->method)) return status_ok();
     struct hf_quant q = {
         .layout = k->layout, .method = k->method, .codes = t, .block_rows = 1, .step = 1};
     TRY(parts_find(s, k, &q));
-    TRY(layout_find(s, js_get(config, "quantization_config"), &q));
+    TRY(layout_find(s, hints, &q));
     if (q.n_out == 0 || q.n_in == 0) return hf_quant_bad(s, t, "has no elements");
     q.n_groups = up(q.n_in, q.group);
     TRY(act_order_find(s, &q));

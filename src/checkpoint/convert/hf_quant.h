@@ -1,10 +1,10 @@
 /* Reads quantized weights of Hugging Face checkpoints, most of them stored as several tensors.
  * Knows the published layouts of GPTQ, AWQ (gemm), compressed-tensors (pack-quantized,
- * int-quantized, float-quantized), fp8 with block scales (DeepSeek) and MXFP4 (gpt-oss). Returns
- * them as codes of shoal's formats, unchanged, or as f32 values, code times scale, rounded once.
- * Called by source.c. Layouts: the repositories AutoGPTQ/AutoGPTQ (qlinear), casper-hansen/AutoAWQ
- * (gemm), vllm-project/compressed-tensors, deepseek-ai/DeepSeek-V3 (README_WEIGHTS),
- * openai/gpt-oss. */
+ * int-quantized, float-quantized), fp8 with block scales (DeepSeek), MXFP4 (gpt-oss) and BitNet's
+ * ternary weights. Returns them as codes of shoal's formats, unchanged, or as f32 values, code
+ * times scale, rounded once. Called by source.c. Layouts: the repositories AutoGPTQ/AutoGPTQ
+ * (qlinear), casper-hansen/AutoAWQ (gemm), vllm-project/compressed-tensors, deepseek-ai/DeepSeek-V3
+ * (README_WEIGHTS), openai/gpt-oss. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_HF_QUANT_H
 #define SHOAL_CHECKPOINT_CONVERT_HF_QUANT_H
 
@@ -20,7 +20,10 @@ enum hf_layout {
     HF_INT8,   /* compressed-tensors, int-quantized */
     HF_FP8,    /* E4M3 or E5M2 with a scale per tensor, output, group or block, or none */
     HF_MXFP4,
+    HF_TERNARY, /* BitNet: four rows in a byte, two bits each, one scale for the tensor */
 };
+
+enum { HF_TERNARY_ROWS = 4 }; /* of a byte */
 
 /* One quantized weight of a source. */
 struct hf_quant {
@@ -37,7 +40,7 @@ struct hf_quant {
     bool has_zeros;             /* some zero points differ from the middle of the range */
     struct quant_format format; /* the format in which the quantized values can be kept; QUANT_NONE:
                                    they can only be read as floats */
-    const char *method;         /* "gptq", "awq", "compressed-tensors", "fp8", "mxfp4" */
+    const char *method;         /* "gptq", "awq", "compressed-tensors", "fp8", "mxfp4", "bitnet" */
     /* Borrowed; NULL: none. g_idx is set only when the inputs of a group are not consecutive
      * (act-order), which none of shoal's formats can hold. */
     const struct safetensors_tensor *codes, *scales, *zeros, *g_idx;

@@ -26,6 +26,12 @@ static bool is_by_input(const struct hf_quant *q)
     return q->layout == HF_GPTQ || q->layout == HF_AWQ;
 }
 
+/* True when a row's codes are not together in the source, so that all of them are read at once. */
+static bool is_spread(const struct hf_quant *q)
+{
+    return is_by_input(q) || q->layout == HF_TERNARY;
+}
+
 /* Reads all bytes of t into new memory; *out stays NULL when t is NULL. */
 static struct status read_whole(const struct safetensors *s, const struct safetensors_tensor *t,
                                 void **out)
@@ -61,7 +67,7 @@ static struct status parts_read(const struct safetensors *s, const struct hf_qua
     TRY(mem_alloc(&raw->row_codes, q->n_in, 1, "a row of codes"));
     TRY(mem_alloc(&raw->row_zeros, q->n_groups, 1, "a row of zero points"));
     TRY(mem_alloc(&raw->row_scales, q->n_groups, sizeof raw->row_scales[0], "a row of scales"));
-    if (!is_by_input(q)) return status_ok();
+    if (!is_spread(q)) return status_ok();
     TRY(read_whole(s, q->codes, &raw->codes));
     raw->n_rows = q->n_out;
     return status_ok();
@@ -136,6 +142,13 @@ static void row_codes(const struct hf_quant *q, struct hf_raw *raw, uint64_t n)
     case HF_INT8:
         for (uint64_t k = 0; k < q->n_in; k++) out[k] = bytes[k] ^ 0x80;
         break;
+    case HF_TERNARY: { /* value + 1, for a format whose zero is QUANT_INT4_ZERO */
+        const uint64_t n_rows = q->n_out / HF_TERNARY_ROWS, shift = 2 * (n / n_rows);
+        bytes = (const uint8_t *)raw->codes + n % n_rows * q->n_in;
+        for (uint64_t k = 0; k < q->n_in; k++)
+            out[k] = (uint8_t)((bytes[k] >> shift & 3) + QUANT_INT4_ZERO - 1);
+        break;
+    }
     default:
         memcpy(out, bytes, q->n_in);
         break;
