@@ -267,9 +267,16 @@ static int emu_gemm_run(void *gemm, const struct cuda_gemm *g)
 {
     if (g->algorithm != CUDA_GEMM_FREE && g->algorithm % CUDA_GEMM_MANY >= EMULATED_ALGORITHMS)
         return CUDA_GEMM_NONE;
+    if (all.e.gemm_ends == 1) return CUDA_GEMM_NONE;
+    if (all.e.gemm_ends > 1) all.e.gemm_ends--;
     assert(g->rows > 0 && g->n > 0 && g->k > 0 && g->batch > 0);
     assert(g->x_stride >= g->k && g->w_stride >= g->k && g->y_stride >= g->n);
     return emulated_enqueue(gemm, &(struct work){.kind = WORK_GEMM, .gemm = *g});
+}
+
+void emulated_leave_products(uint64_t n)
+{
+    all.e.gemm_ends = n + 1;
 }
 
 static const char *emu_error_text(int error)

@@ -37,10 +37,14 @@ struct emulated {
     uint64_t gemm_many;    /* the first so many algorithms for many rows add in another order */
     uint64_t gemm_cores;   /* 16-bit products add as the emulated tensor cores do (mma.h) */
     uint64_t gemm_wide;    /* products of more outputs than this add in another order; 0: none */
+    uint64_t gemm_ends;    /* the library takes gemm_ends - 1 products more; 0: any number */
     uint64_t faults_from;  /* memory, launch_error, lost_after, hangs_after and gemm_varies apply
                               to devices from this number on */
 };
 void emulated_set(struct emulated e);
+
+/* From now on the library takes n products, and then none. */
+void emulated_leave_products(uint64_t n);
 
 struct cuda_gemm;
 
