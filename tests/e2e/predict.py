@@ -76,6 +76,19 @@ class PredictTest:
         self.refused("has no prediction layer", "generate", "--model", model, "--speculate", "mtp", "--input",
                      GOLDENS / "deepseek-v3" / "prompts.jsonl", "--output", self.work / "out.jsonl")
 
+    def check_other_field(self):
+        """convert refuses a prediction layer that config.json counts in another field, or does not count."""
+        golden = GOLDENS / MODELS[1]
+        for i, (fields, found) in enumerate([({"num_mtp_layers": 1}, "none"), ({"num_nextn_predict_layers": 0}, "0")]):
+            copy = self.work / f"counted{i}"
+            shutil.copytree(golden / "hf", copy)
+            config = json.loads((copy / "config.json").read_text())
+            del config["num_nextn_predict_layers"]
+            (copy / "config.json").write_text(json.dumps({**config, **fields}))
+            done = self.shoal("convert", copy, self.work / f"counted{i}.h5")
+            expect(done.status == 3 and "eh_proj" in done.err and "num_nextn_predict_layers" in done.err
+                   and f"found {found}" in done.err, f"{fields}: {done}")
+
     def check_incomplete(self):
         """convert names what an incomplete prediction layer lacks, and the rest of the model is whole."""
         golden = GOLDENS / MODELS[0]
@@ -101,6 +114,7 @@ class PredictTest:
             self.check_guesses(name)
             self.check_rest(name)
         self.check_refusals()
+        self.check_other_field()
         self.check_incomplete()
 
 

@@ -91,6 +91,21 @@ static bool is_unused(const char *name, int64_t n_layers, const struct arch_fami
     return layer >= n_layers;
 }
 
+/* Refuses a prediction layer of which config.json does not tell, such as one that counts these
+ * layers in another field: it would be taken for a layer of the model. */
+static struct status check_prediction(const struct convert *c, const char *name, int64_t n_mtp)
+{
+    static const char layers[] = "model.layers.", join[] = ".eh_proj.weight";
+    const size_t n = strlen(name), n_join = strlen(join);
+    if (n_mtp > 0 || n <= n_join || strncmp(name, layers, strlen(layers)) != 0 ||
+        strcmp(name + n - n_join, join) != 0)
+        return status_ok();
+    return status_make(STATUS_INPUT,
+                       "%s: tensor '%s' is of a prediction layer: expected "
+                       "num_nextn_predict_layers in config.json, found %s",
+                       c->options->source, name, n_mtp == 0 ? "0" : "none");
+}
+
 static struct status parts_list(struct convert *c)
 {
     const size_t n = source_count(c->source);
@@ -98,7 +113,7 @@ static struct status parts_list(struct convert *c)
     const char *unused = NULL;
     const struct arch_family *family = family_of(config);
     size_t n_unused = 0;
-    int64_t n_layers = 0, n_mtp = 0;
+    int64_t n_layers = 0, n_mtp = -1;
     if (js_int(js_get(config, "num_nextn_predict_layers"), &n_mtp) && n_mtp > 0)
         js_int(js_get(config, "num_hidden_layers"), &n_layers);
     bool has_classes = false;
@@ -112,6 +127,7 @@ static struct status parts_list(struct convert *c)
             if (n_unused++ == 0) unused = name;
             continue;
         }
+        if (!source_is_adapter(c->source)) TRY(check_prediction(c, name, n_mtp));
         c->parts[c->n_parts].source = i;
         TRY(part_name(name, &c->parts[c->n_parts++]));
     }
