@@ -120,7 +120,8 @@ class Case:
         expect(metrics["resumed_rows"] + metrics["resumed_tokens"] > 0, str(metrics))
 
     def refusals(self):
-        for model, flags, word in (("llama-gqa", [], "dense"), ("mixtral", ["--weights", "stream"], "--weights resident"),
+        for model, flags, word in (("llama-gqa", [], "dense"),
+                                   ("mixtral", ["--weights", "stream"], "--weights resident"),
                                    ("mixtral", ["--expert-copies", "2"], "--expert-load")):
             replan = [] if "--expert-copies" in flags else ["--expert-replan", "2"]
             done, _, _ = self.generate(model, "refused", "--tp", "2", *flags, *replan, ranks=2, must=False)

@@ -164,6 +164,12 @@ class TwoHostsTest:
                   f"rank {even[0]:.2f} and {even[1]:.2f} times the mean")
             expect(found[name]["layout"]["expert_copies"] == 4, str(found[name]["layout"]))
             expect(there[1] < 0.85 * there[0], f"{name}: copies save too few bytes")
+        # Copies that follow the job's own counts, between two steps.
+        found = self.same_layouts("demo replanned", model, prompts, ACROSS[:1], "--expert-copies", 4,
+                                  "--expert-replan", 4)[ACROSS[0]]
+        print(found["expert_replan"], found["experts_between_hosts"])
+        expect(found["expert_replan"]["moves"] > 0, str(found["expert_replan"]))
+        expect(found["experts_between_hosts"]["dispatch_bytes"] > 0, str(found))
 
     def four(self):
         model = self.work / "mixtral.h5"
