@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "job/job_paths.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -473,9 +474,10 @@ static struct status bench_run_measure(struct bench *b, struct bench_result *res
         return status_make(STATUS_USAGE, "--paired-peaks: for one rank on a CPU, found %u ranks%s",
                            j->layout->n_ranks, j->compute.kern.device != NULL ? " on devices" : "");
     }
-    TRY(comm_agree(j->comm, bench_check_json(j->comm, "json", b->o->flags.json)));
-    TRY(comm_agree(j->comm, bench_cost_init(&b->cost, j)));
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
+    const char *json = is_lead ? b->o->flags.json : NULL;
+    TRY(comm_agree(j->comm, job_paths_check_more(j->o, "json", json)));
+    TRY(comm_agree(j->comm, bench_cost_init(&b->cost, j)));
     enum plan_kind end;
     const struct status st = is_lead ? lead(b, results) : engine_follow(j->engine, &end);
     if (status_failed(&st) && !is_lead) bench_run_lose(b, &st);

@@ -7,6 +7,7 @@
 #include "cli/plan_lines.h"
 #include "cost/forecast_table.h"
 #include "job/dry_run.h"
+#include "job/job_paths.h"
 #include "parallel/layout/kv_groups.h"
 #include "parallel/layout/layout_choose.h"
 #include "parallel/layout/layout_cost.h"
@@ -409,12 +410,23 @@ static struct status settle(struct forecasts *f)
     return st;
 }
 
+/* Refuses an --svg that would replace a file of the command line, before anything is run. */
+static struct status check_svg(const struct forecast_flags *flags, const struct job_options *job,
+                               const char *model)
+{
+    struct job_options named = *job;
+    named.files.model = model;
+    named.files.input = flags->lines;
+    return job_paths_check_more(&named, "svg", flags->svg);
+}
+
 struct status plan_forecast(const struct forecast_flags *flags, const struct job_options *job,
                             struct config env, struct layout_model *model, const char *file,
                             double disk_bytes_s)
 {
     struct forecasts *f = NULL;
     struct job_options settled = *job;
+    TRY(check_svg(flags, job, file));
     if (flags->answer_tokens > 0) settled.sampling.max_tokens = flags->answer_tokens;
     TRY(mem_alloc(&f, 1, sizeof *f, "forecasts"));
     f->f = flags;

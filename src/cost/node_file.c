@@ -164,7 +164,7 @@ static struct status read_text(const struct js_node *at, const char *name, char 
     size_t n = 0;
     const char *text = js_string(at, &n);
     if (text == NULL || n >= NODE_NAME_BYTES || memchr(text, '\0', n) != NULL)
-        return status_make(STATUS_INPUT, "\"%s\": expected a text of at most %d bytes, none 0",
+        return status_make(STATUS_INPUT, "\"%s\": expected a text of at most %d bytes without NUL",
                            name, (int)NODE_NAME_BYTES - 1);
     memcpy(out, text, n);
     out[n] = '\0';

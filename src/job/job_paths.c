@@ -207,6 +207,27 @@ struct status job_paths_check_inputs(const struct job_options *o, const struct i
     return status_ok();
 }
 
+/* Refuses a file to write that is one of files [n]. */
+static struct status check_other(const struct named *files, size_t n, const char *flag,
+                                 const char *path)
+{
+    for (size_t k = 0; k < n; k++) {
+        if (files[k].path == NULL || !is_same(files[k].path, path)) continue;
+        return status_make(STATUS_USAGE, "--%s %s: expected another file than --%s's", flag, path,
+                           files[k].flag);
+    }
+    return status_ok();
+}
+
+struct status job_paths_check_more(const struct job_options *o, const char *flag, const char *path)
+{
+    struct named files[NAMED_MAX];
+    if (path == NULL || strcmp(path, "-") == 0) return status_ok();
+    TRY(check_named(flag, path));
+    TRY(check_other(files, list_named(o, files), flag, path));
+    return job_paths_check_written(flag, path);
+}
+
 struct status job_paths_check(const struct job_options *o)
 {
     struct named files[NAMED_MAX];
@@ -215,11 +236,7 @@ struct status job_paths_check(const struct job_options *o)
         TRY(check_named(files[i].flag, files[i].path));
         const bool is_stream = files[i].path == NULL || strcmp(files[i].path, "-") == 0;
         if (!files[i].writes || is_stream) continue;
-        for (size_t k = 0; k < i; k++) {
-            if (files[k].path == NULL || !is_same(files[k].path, files[i].path)) continue;
-            return status_make(STATUS_USAGE, "--%s %s: expected another file than --%s's",
-                               files[i].flag, files[i].path, files[k].flag);
-        }
+        TRY(check_other(files, i, files[i].flag, files[i].path));
         TRY(job_paths_check_written(files[i].flag, files[i].path));
     }
     return check_output(o);

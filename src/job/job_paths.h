@@ -21,6 +21,11 @@ struct status job_paths_check_inputs(const struct job_options *options,
  * STATUS_IO names the flag. */
 struct status job_paths_check_written(const char *flag, const char *path);
 
+/* Local. Checks a file to write that is none of JOB_FILE_FLAGS, as job_paths_check checks those.
+ * path NULL or "-": no file. */
+struct status job_paths_check_more(const struct job_options *options, const char *flag,
+                                   const char *path);
+
 /* Local. Checks the name of a checkpoint. Errors: STATUS_INPUT when it is a folder, or a file that
  * `shoal convert` reads; STATUS_USAGE when it is empty. */
 struct status job_paths_check_model(const char *model);

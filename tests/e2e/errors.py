@@ -57,6 +57,9 @@ class ErrorsTest:
         self.fails(3, ["--json", "found a folder"], self.shoal(
             "bench", "--model", self.model, "--json", self.work, "--prompt-lengths", 4, "--output-lengths", 2,
             ranks=ranks, limit_s=LIMIT_S))
+        self.fails(2, ["--json", "another file than --model's"], self.shoal(
+            "bench", "--model", self.model, "--json", self.model, "--prompt-lengths", 4, "--output-lengths", 2,
+            ranks=ranks, limit_s=LIMIT_S))
         self.fails(2, ["--input"], self.shoal("generate", "--model", self.model, ranks=ranks,
                                               limit_s=LIMIT_S))
         unknown = self.shoal("frobnicate", ranks=ranks, limit_s=LIMIT_S)

@@ -253,6 +253,10 @@ class ForecastTest:
         for flag in (["--ranks", 2], ["--topology", "core:2 pu:1"], ["--gpus-per-node", 1]):
             done = self.shoal("plan", "--model", self.model, "--nodes", self.node, "--input", self.input, *flag)
             expect(done.status == USAGE and flag[0] in done.err, f"two machines: {done}")
+        for read in (self.node, self.input, self.model):
+            before = read.read_bytes()
+            done = self.shoal("plan", "--model", self.model, "--nodes", self.node, "--input", self.input, "--svg", read)
+            expect(done.status == USAGE and "another file than" in done.err and read.read_bytes() == before, str(done))
         done = self.shoal("bench", "--save", self.work / "x.json", "--model", self.model)
         expect(done.status == USAGE and "--machine" in done.err, f"--save alone: {done}")
 

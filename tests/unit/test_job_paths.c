@@ -126,6 +126,24 @@ static void a_pipe_takes_no_journal(void)
 }
 
 /* Files that are only read, by whatever flag, are not written to. */
+static void a_file_of_another_flag_replaces_none(void)
+{
+    setup();
+    const struct job_options o = {
+        .files = {.model = model, .input = {.values = {input}, .n = 1}, .nodes = link_to_model}};
+    CU_ASSERT_EQUAL(job_paths_check_more(&o, "svg", other).code, STATUS_OK);
+    CU_ASSERT_EQUAL(job_paths_check_more(&o, "svg", NULL).code, STATUS_OK);
+    CU_ASSERT_EQUAL(job_paths_check_more(&o, "json", "-").code, STATUS_OK);
+    const struct status st = job_paths_check_more(&o, "svg", input);
+    CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "expected another file than --input's"));
+    CU_ASSERT_EQUAL(job_paths_check_more(&o, "svg", model).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_more(&o, "svg", link_to_model).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_more(&o, "svg", "").code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_more(&o, "svg", dir).code, STATUS_IO);
+    teardown();
+}
+
 static void files_that_are_read_are_kept(void)
 {
     setup();
@@ -232,6 +250,8 @@ void suite_job_paths(CU_pSuite suite)
     CU_add_test(suite, "a pipe takes no journal", a_pipe_takes_no_journal);
     CU_add_test(suite, "a folder is no file to write to", a_folder_is_no_file_to_write_to);
     CU_add_test(suite, "empty names are refused", empty_names_are_refused);
+    CU_add_test(suite, "a file of another flag replaces none",
+                a_file_of_another_flag_replaces_none);
     CU_add_test(suite, "files that are read are kept", files_that_are_read_are_kept);
     CU_add_test(suite, "a missing folder is named at once", a_missing_folder_is_named_at_once);
     CU_add_test(suite, "outputs that a pattern will match are refused",
