@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #define MERGE_FLAGS(FLAG)                                                                          \
     FLAG(struct flag_list, input, "input", OF_LIST("IN.jsonl"),                                    \
@@ -61,6 +62,9 @@ static struct status check_flags(const struct merge_flags *flags, const struct p
 {
     if (flags->input.n == 0) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
     if (flags->output == NULL) return status_make(STATUS_USAGE, "--output OUT.jsonl is missing");
+    if (*flags->output == '\0' || strcmp(flags->output, "-") == 0)
+        return status_make(STATUS_USAGE, "--output: expected a file's name, found %s",
+                           *flags->output == '\0' ? "an empty one" : "-; merge writes a file");
     if (parts->n == 0) return status_make(STATUS_USAGE, "expected the outputs of the parts");
     return status_ok();
 }

@@ -167,6 +167,9 @@ class PartsTest:
                    f"{output} was not refused: {done}")
             changed = [path for path, was in zip(files, before) if path.read_bytes() != was]
             expect(not changed, f"--output {output} changed {changed}: {done}")
+        for name in ("", "-"):
+            done = self.shoal("merge", "--input", self.input, "--output", name, *parts)
+            expect(done.status == 2 and "--output: expected a file's name" in done.err, str(done))
 
 
 if __name__ == "__main__":
