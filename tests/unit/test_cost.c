@@ -98,18 +98,14 @@ static void wrong_files_are_refused(void)
 
 static void networks_are_parsed(void)
 {
-    static const char *const wrong[] = {"",         "x",         "-1",     "1e9",      "100,",
-                                        "100Gbit,", "100,2usec", "100 ,2", "100Gbits", "nan"};
+    static const char *const wrong[] = {"",  "x",         "-1",     "1e9",      "100,", "100Gbit,",
+                                        "0", "100,2usec", "100 ,2", "100Gbits", "nan"};
     static const struct {
         const char *text;
         double gbit_s, latency_s;
-    } right[] = {{"100", 100, 0},
-                 {"0", 0, 0},
-                 {"100Gbit", 100, 0},
-                 {"250Mbit", 0.25, 0},
-                 {"100Gbit,2us", 100, 2e-6},
-                 {"12.5,3", 12.5, 3e-6},
-                 {"1Gbit,0.5ms", 1, 5e-4}};
+    } right[] = {{"100", 100, 0},        {"100Gbit", 100, 0},
+                 {"250Mbit", 0.25, 0},   {"100Gbit,2us", 100, 2e-6},
+                 {"12.5,3", 12.5, 3e-6}, {"1Gbit,0.5ms", 1, 5e-4}};
     struct layout_network n;
     for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
         CU_ASSERT_TRUE(layout_network_parse(right[i].text, &n));
