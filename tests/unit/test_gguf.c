@@ -259,6 +259,8 @@ static void headers_that_lie_are_refused(void)
     expect(&b, 0, "lie.gguf");
     b.bytes[0] = 'X';
     expect(&b, 0, "no GGUF file");
+    memcpy(b.bytes, "version https", 13);
+    expect(&b, 0, "git lfs pull");
 }
 
 static void metadata_that_lies_is_refused(void)
