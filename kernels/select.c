@@ -27,9 +27,10 @@ struct status kern_select(const char *force, struct kern_table *out)
             return kern_check(out);
         }
         if (force != NULL)
-            return status_make(STATUS_USAGE, "kernel set '%s' was asked for, but %s", force, lacks);
+            return status_make(STATUS_USAGE, "SHOAL_KERNELS: '%s' was asked for, but %s", force,
+                               lacks);
     }
     return status_make(STATUS_USAGE,
-                       "kernel set '%s' is unknown; known are 'ref', 'avx2', 'avx512' and 'amx'",
+                       "SHOAL_KERNELS: expected 'ref', 'avx2', 'avx512' or 'amx', found '%s'",
                        force);
 }

@@ -11,6 +11,7 @@ static void an_unknown_set_is_a_usage_error(void)
     struct kern_table t;
     const struct status st = kern_select("sse9", &t);
     CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "SHOAL_KERNELS: expected"));
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "sse9"));
 }
 
