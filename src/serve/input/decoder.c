@@ -45,10 +45,12 @@ static struct status gzip_start(struct decoder *d)
                                                                      : no_memory("gzip");
 }
 
-/* Decompresses gzip. A member ends with its checksum; a following byte begins the next member. */
+/* Decompresses gzip. A member ends with its checksum. Zeros after it are ignored, as gzip does;
+ * another byte begins the next member. */
 static struct status gzip_run(struct decoder *d, struct decoder_io *io)
 {
     z_stream *z = &d->gzip;
+    for (; d->is_whole && io->n_in > 0 && *io->in == 0; io->in++) io->n_in--;
     if (io->n_in == 0) return status_ok();
     if (d->is_whole) (void)inflateReset(z);
     z->next_in = (Bytef *)(uintptr_t)io->in;
