@@ -31,14 +31,14 @@ enum device_way {
 #define DEVICE_FLAGS(FLAG)                                                                         \
     FLAG(enum device_kind, device, "device", OF_CHOICE(DEVICE_WORDS), .preset = "cpu",             \
          .commands = IN_JOBS | IN_BENCH,                                                           \
-         .help = "cuda: one GPU a rank, several ranks may share one")                              \
+         .help = "cuda: each rank uses one GPU; several ranks may share it")                       \
     FLAG(bool, exact_across_devices, "exact-across-devices", OF_SWITCH,                            \
          .commands = IN_JOBS | IN_BENCH,                                                           \
-         .help = "with --device cuda: the CPU's results, byte for byte; no library adds, which "   \
-                 "is slower")                                                                      \
+         .help = "with --device cuda: results have the same bytes as on the CPU; slower, because " \
+                 "no library may add")                                                             \
     FLAG(bool, fast_reductions, "fast-reductions", OF_SWITCH, .commands = IN_JOBS | IN_BENCH,      \
-         .help = "with --device cuda: libraries add in the order they like (without TF32), so "    \
-                 "the bytes depend on batch and layout")                                           \
+         .help = "with --device cuda: libraries may add in any order (never in TF32), so the "     \
+                 "bytes depend on batch and layout")                                               \
     FLAG(bool, no_graphs, "no-device-graphs", OF_SWITCH, .commands = IN_JOBS | IN_BENCH,           \
          .help = "launch each kernel by itself instead of replaying steps of one shape as "        \
                  "graphs; results are the same")                                                   \
@@ -48,11 +48,11 @@ enum device_way {
                  "staged through host memory and MPI; nccl is an error where it cannot be used")   \
     FLAG(uint32_t, overlap_rows, "device-overlap", OF_COUNT(1, 1 << 30, "ROWS"), .preset = "1024", \
          .commands = IN_JOBS | IN_BENCH,                                                           \
-         .help = "steps of so many rows and more go in two halves, one of which computes while "   \
-                 "NCCL adds the other's sums; a large number: never; results are the same")        \
+         .help = "steps of at least this many rows go in two halves: one computes while NCCL "     \
+                 "adds the other's sums; a large number: never; results are the same")             \
     FLAG(uint64_t, parts_bytes, "device-parts", OF_UNITS(1024, 1, 1 << 20, "KIB"),                 \
          .preset = "1024", .commands = IN_JOBS | IN_BENCH,                                         \
-         .help = "NCCL adds sums of so many KiB and more as parts; results are the same")
+         .help = "NCCL adds sums of at least this many KiB in parts; results are the same")
 
 struct device_flags {
     DEVICE_FLAGS(FLAG_FIELD)

@@ -131,8 +131,9 @@ static bool run_product(struct device *d, const struct cuda_gemm *g)
 {
     if (device_product(d, g)) return true;
     if (g->algorithm != CUDA_GEMM_FREE && !device_is_lost(d))
-        d->failed = status_make(STATUS_LOST, "GPU %d (%s): %s: algorithm %u took %zu rows no more",
-                                d->index, d->facts.name, d->gemm.name, g->algorithm, g->rows);
+        d->failed =
+            status_make(STATUS_LOST, "GPU %d (%s): %s: algorithm %u no longer takes %zu rows",
+                        d->index, d->facts.name, d->gemm.name, g->algorithm, g->rows);
     return false;
 }
 
