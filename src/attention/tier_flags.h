@@ -16,15 +16,15 @@ struct tier_place {
 #define TIER_FLAGS(FLAG)                                                                           \
     FLAG(struct tier_place, kv_tier, "kv-tier",                                                    \
          OF_PARSED(read_place, "DIR:SIZE, such as /scratch:64G", "DIR:SIZE"), .commands = IN_JOBS, \
-         .help = "KV blocks of preempted sequences go to a file of at most SIZE of each rank in "  \
-                 "DIR, on a local disk, and come back, where that is faster than computing them "  \
-                 "again; the file has no name and ends with the job")                              \
+         .help = "keep KV blocks of preempted sequences in a file in DIR, on a local disk, at "    \
+                 "most SIZE for each rank, and read them back where that is faster than "          \
+                 "computing them again; the file has no name and goes away with the job")          \
     FLAG(struct tier_place, prefix_store, "prefix-store",                                          \
          OF_PARSED(read_place, "DIR:SIZE, such as /scratch:64G", "DIR:SIZE"), .commands = IN_JOBS, \
-         .help = "keep KV blocks of beginnings that several requests share in DIR, at most SIZE "  \
-                 "of them, for later jobs on the same checkpoint, in any layout, which then do "   \
-                 "not compute them; several jobs may use DIR at the same time; layers with a "     \
-                 "window then keep all their blocks")
+         .help = "keep KV blocks of prefixes that several requests share in DIR, at most SIZE of " \
+                 "them, so that later jobs on the same checkpoint, in any layout, need not "       \
+                 "compute them; several jobs may use DIR at the same time; layers with a window "  \
+                 "then keep all their blocks")
 
 struct tier_flags {
     TIER_FLAGS(FLAG_FIELD)

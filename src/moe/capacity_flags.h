@@ -14,8 +14,9 @@
                  "then depend on the batch")                                                       \
     FLAG(enum capacity_policy, policy, "capacity-policy", OF_CHOICE(CAPACITY_WORDS),               \
          .preset = "drop", .journal = JOURNAL_AS_NUMBER,                                           \
-         .help = "choices beyond that limit: dropped, sent to the next best expert with room, or " \
-                 "dropped unless they are a token's first")
+         .help = "what happens to choices beyond that limit: drop: they are dropped; next: they "  \
+                 "go to the next best expert with room; top1: they are dropped unless they are a " \
+                 "token's first choice")
 
 struct capacity_flags {
     CAPACITY_FLAGS(FLAG_FIELD)
