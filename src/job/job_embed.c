@@ -59,8 +59,8 @@ static struct status read_pooling(struct job_embed *e, const struct js_node *poo
                                "pooling: %.80s is not implemented; choose a --pooling", key);
         if (before != POOL_NONE)
             return status_make(STATUS_INPUT,
-                               "pooling: several modes, of which vectors would be joined, are not "
-                               "implemented; choose a --pooling");
+                               "pooling: several modes, whose vectors would be joined, are not "
+                               "implemented; choose one with --pooling");
     }
     if (js_bool(js_get(pooling, "include_prompt"), &with_prompt) && !with_prompt)
         return status_make(STATUS_INPUT, "pooling: \"include_prompt\": false is not implemented");

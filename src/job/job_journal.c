@@ -27,8 +27,8 @@ struct status job_journal_path(const struct job_options *o, char **out)
     if (!can_have_one(o)) {
         if (o->files.journal == NULL && !o->lead.retry_errors) return status_ok();
         return status_make(STATUS_USAGE,
-                           "--%s: this job has no journal (--no-journal, --logits, or an output "
-                           "that is no file)",
+                           "--%s: this job has no journal (because of --no-journal, --logits, or "
+                           "an output that is not a file)",
                            o->files.journal != NULL ? "journal" : "retry-errors");
     }
     if (o->files.journal != NULL && o->files.journal[0] == '\0')

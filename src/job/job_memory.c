@@ -109,7 +109,8 @@ static struct status refuse_bound(const struct job *j)
         STATUS_USAGE,
         "--memory: a rank needs at least %.0f MiB, found %.0f MiB: program %.0f, weights that stay "
         "in memory %.0f, adapters %.0f, %s%.0f, workspace of %u rows a step %.0f, one full context "
-        "of %u tokens %.0f; give more, more ranks, or a smaller --max-model-len or --step-tokens",
+        "of %u tokens %.0f; give more memory, more ranks, or a smaller --max-model-len or "
+        "--step-tokens",
         mib(fit.needed_bytes + uncounted_bytes(j)) + 1, mib(j->o->weights.memory_bytes),
         mib(uncounted_bytes(j)), mib(m.weights_bytes),
         mib(layout_adapter_bytes(j->layout, place.pp, &budget)),
@@ -274,10 +275,10 @@ struct status job_check_tier(const struct job *j)
     if (j->model.delta.n_key_heads > 0)
         return status_make(STATUS_USAGE,
                            "%s: not for a model with recurrent layers, whose states are not kept "
-                           "behind each block",
+                           "after each block",
                            flag);
     if (j->model.encoder)
-        return status_make(STATUS_USAGE, "%s: an encoder keeps no KV behind a text", flag);
+        return status_make(STATUS_USAGE, "%s: an encoder keeps no KV cache", flag);
     if (!j->o->schedule.prefix_cache)
         return status_make(STATUS_USAGE,
                            "%s: needs --prefix-cache on, and not scoring or a capacity factor",
@@ -333,10 +334,13 @@ static struct status size_tier(struct job *j)
     const uint64_t stored = j->o->tier.prefix_store.n_bytes;
     if (stored > 0 && stored < block_bytes)
         return status_make(STATUS_USAGE,
-                           "--prefix-store: a KV block of a rank has %llu bytes, found %llu",
+                           "--prefix-store: expected a SIZE of at least %llu bytes, one KV block "
+                           "of a rank, found %llu",
                            (unsigned long long)block_bytes, (unsigned long long)stored);
     if (bytes == 0 || n > 0) return status_ok();
-    return status_make(STATUS_USAGE, "--kv-tier: a KV block of a rank has %llu bytes, found %llu",
+    return status_make(STATUS_USAGE,
+                       "--kv-tier: expected a SIZE of at least %llu bytes, one KV block of a rank, "
+                       "found %llu",
                        (unsigned long long)block_bytes, (unsigned long long)bytes);
 }
 

@@ -354,8 +354,8 @@ static struct status open_audit(struct job *j)
                                           .seed = j->o->files.audit_seed};
     TRY(audit_create(&options, &j->audit));
     if (!audit_result(j->audit).has_journal) {
-        log_line(LOG_WARN, "audit: there is no journal, so that flags and lines are those of the "
-                           "job is taken on trust");
+        log_line(LOG_WARN, "audit: without a journal it cannot be checked that the flags and lines "
+                           "are those of the job that wrote the output");
     }
     return status_ok();
 }

@@ -32,7 +32,7 @@
     FLAG(struct flag_list, input, "input", OF_LIST("IN.jsonl"), .commands = IN_BATCH,              \
          .help = "request lines, plain or compressed by gzip, zstd or xz, or a dataset of "        \
                  "strings (F.h5:/PATH); - is stdin. May be given several times, and as a pattern " \
-                 "in quotes ('in/*.jsonl'): the lines of all files, in their order")               \
+                 "in quotes ('in/*.jsonl'): the lines of all files, one file after another")       \
     FLAG(const char *, input_field, "input-field", OF_TEXT("NAME"),                                \
          .commands = IN_GENERATE | IN_SCORE,                                                       \
          .help = "the prompt is this member of each line, a string; lines need not be requests")   \
@@ -58,13 +58,14 @@
                  "their log-probabilities, for training another model on them (docs/distill.md)")  \
     FLAG(uint32_t, save_logprobs_k, "save-logprobs-k", OF_COUNT(1, LOGPROBS_K_MAX, "K"),           \
          .preset = "64", .commands = IN_GENERATE, .journal = JOURNAL_CHANGED,                      \
-         .help = "so many tokens of --save-logprobs")                                              \
+         .help = "how many of the most likely tokens --save-logprobs writes for each token")       \
     FLAG(enum logprobs_type, save_logprobs_type, "save-logprobs-type",                             \
          OF_CHOICE(LOGPROBS_TYPE_WORDS), .preset = "f16", .commands = IN_GENERATE,                 \
          .journal = JOURNAL_CHANGED,                                                               \
-         .help = "their log-probabilities as f16, or as u8: steps of 1/16, at least -15.875")      \
+         .help = "type of the log-probabilities of --save-logprobs; u8: in steps of 1/16, at "     \
+                 "least -15.875")                                                                  \
     FLAG(const char *, save_hidden, "save-hidden", OF_TEXT("LAYERS"), .commands = IN_GENERATE,     \
-         .help = "with --save-logprobs: its file also has the hidden rows behind these layers, "   \
+         .help = "with --save-logprobs: its file also has the hidden rows after these layers, "    \
                  "separated by commas: numbers from 0, from -1 (the last layer) downwards, or "    \
                  "final (after the last norm)")                                                    \
     FLAG(enum dtype, save_hidden_type, "save-hidden-type", OF_CHOICE(FLOAT_WORDS),                 \
@@ -87,9 +88,9 @@
                  "--input")                                                                        \
     FLAG(const char *, trace, "trace", OF_TEXT("FILE"), .commands = IN_JOBS,                       \
          .help = "write a timeline of all ranks at the end, for chrome://tracing or "              \
-                 "ui.perfetto.dev; of a long job the last events")                                 \
+                 "ui.perfetto.dev; of a long job only the last events")                            \
     FLAG(const char *, journal, "journal", OF_TEXT("DIR"), .commands = IN_BATCH,                   \
-         .help = "keep the journal there (default: OUT.jsonl.journal, beside the output)")         \
+         .help = "keep the journal in DIR (default: OUT.jsonl.journal, beside the output)")        \
     FLAG(bool, no_journal, "no-journal", OF_SWITCH, .commands = IN_BATCH,                          \
          .help = "keep no journal: a run that ends early starts again from the first line")        \
     FLAG(uint32_t, audit, "audit", OF_COUNT(1, 1 << 24, "N"), .commands = IN_BATCH,                \
@@ -123,14 +124,15 @@
                  "without --model prompts must be token ids")                                      \
     FLAG(uint32_t, watchdog_s, "watchdog", OF_COUNT(0, 86400, "SECONDS"), .preset = "30",          \
          .commands = IN_JOBS,                                                                      \
-         .help = "name a rank that died, stopped or was cut off within this time, and leave with " \
-                 "76; 0: never")                                                                   \
+         .help = "within this time, notice a rank that died, stopped or was cut off, name it and " \
+                 "exit with status 76; 0: never")                                                  \
     FLAG(uint64_t, time_limit_s, "time-limit", OF_PARSED(read_time, "seconds or H:M:S", "TIME"),   \
          .commands = IN_JOBS,                                                                      \
-         .help = "drain and leave with 75 before this time is over: seconds or H:M:S (in a Slurm " \
-                 "job its limit counts too)")                                                      \
+         .help = "drain and exit with status 75 before this time is over: seconds or H:M:S (in a " \
+                 "Slurm job its limit counts too)")                                                \
     FLAG(enum log_level, log_level, "log-level", OF_CHOICE(LOG_LEVEL_WORDS), .preset = "info",     \
-         .commands = IN_JOBS | IN_BENCH, .help = "messages on stderr; with --quiet warn")          \
+         .commands = IN_JOBS | IN_BENCH,                                                           \
+         .help = "the least important messages that go to stderr; with --quiet warn")              \
     FLAG(bool, log_json, "log-json", OF_SWITCH, .commands = IN_JOBS, .help = "log lines as JSON")  \
     FLAG(struct failpoint, failpoint, "failpoint",                                                 \
          OF_PARSED(read_failpoint, "NAME:PASS or NAME:PASS:ERROR", "NAME:PASS"),                   \

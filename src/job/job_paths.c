@@ -100,13 +100,13 @@ struct status job_paths_check_copy(const char *from, const char *to, const char 
     for (size_t i = 0; end != NULL && i < sizeof sources / sizeof sources[0]; i++) {
         if (strcasecmp(end, sources[i]) != 0) continue;
         return status_make(STATUS_USAGE,
-                           "%s: expected a checkpoint's name to write to, as DST.h5, found a "
-                           "source's",
+                           "%s: expected a checkpoint to write to, such as DST.h5, found the name "
+                           "of a source",
                            to);
     }
     if (is_folder(to))
-        return status_make(STATUS_IO, "%s: expected a file to write to, as DST.h5, found a folder",
-                           to);
+        return status_make(STATUS_IO,
+                           "%s: expected a file to write to, such as DST.h5, found a folder", to);
     char *target = NULL;
     TRY(file_target_regular(to, &target)); /* now, not hours later */
     mem_free(&target);
@@ -126,8 +126,8 @@ static struct status check_vectors(const struct job_options *o)
     if (strcmp(output, "-") != 0 && (stat(output, &info) != 0 || S_ISREG(info.st_mode)))
         return status_ok();
     return status_make(STATUS_USAGE,
-                       "--vectors %s: made of the rows of --output, expected a file there, found "
-                       "%s",
+                       "--vectors %s: made of the rows of --output at the end; expected --output "
+                       "to name a file, found %s",
                        path, output);
 }
 
@@ -142,8 +142,8 @@ static struct status check_output(const struct job_options *o)
         stat(o->files.output, &info) != 0 || !S_ISFIFO(info.st_mode))
         return status_ok();
     return status_make(STATUS_USAGE,
-                       "--output %s: expected a file, found a pipe; --output - writes to one, and "
-                       "so does --no-journal",
+                       "--output %s: expected a file, found a pipe, from which a later run could "
+                       "not read its rows; give --no-journal, or --output - for stdout",
                        o->files.output);
 }
 

@@ -18,9 +18,9 @@ static void report_places(const struct job *j)
     if (status_failed(&st)) return; /* it is only a report */
     const struct expert_evenness least = expert_least_of(j->layout, j->experts.load);
     log_line(LOG_INFO,
-             "experts stand by the load in %s, with %u copies in a layer: the fullest rank of a "
-             "layer had %.2f of the mean of tokens, %.2f in the worst layer (by id %.2f, %.2f; no "
-             "places do better than %.2f, %.2f)",
+             "experts are placed by the load in %s, with %u copies in each layer: the busiest rank "
+             "of a layer gets %.2f times the mean of tokens, %.2f times in the worst layer (in the "
+             "order of ids %.2f and %.2f; at best %.2f and %.2f)",
              j->o->layout.expert_load, j->layout->n_expert_copies, by_load.mean, by_load.worst,
              by_id.mean, by_id.worst, least.mean, least.worst);
 }
@@ -55,8 +55,8 @@ void job_report_start(const struct job *j)
              (double)stage_kv_bytes(engine_stage(j->engine)) / (1 << 30));
     if (j->pools.n_state_slots == 0) return;
     log_line(LOG_INFO,
-             "recurrent states of %u sequences, %.2f GiB here; prompts share no blocks and nothing "
-             "is guessed with such layers",
+             "recurrent states of %u sequences, %.2f GiB here; with such layers prompts share no "
+             "KV blocks, and there is no speculative decoding",
              j->pools.n_state_slots,
              (double)stage_state_bytes(engine_stage(j->engine)) / (1 << 30));
 }
@@ -110,7 +110,7 @@ static void print_streaming(const struct job *j, const struct engine_stats *all)
     log_line(
         LOG_INFO,
         "experts from disk: %.3f GB, %.2f GB/s; a rank waited for the disk for at most %.2f s; "
-        "%.1f rows an expert and step, of the experts %.0f %% were in memory",
+        "%.1f rows per expert and step; %.0f %% of the needed experts were in memory",
         (double)n_bytes * 1e-9, s > 0 ? (double)n_bytes * 1e-9 / s : 0, (double)wait_ns * 1e-9,
         (double)n_rows / n, 100 * (double)n_held / n);
 }
@@ -159,7 +159,7 @@ static void print_traffic(const struct job *j, const struct engine_stats *all)
     if (t.dispatch_bytes == 0) return;
     const double n = (double)t.n_tokens * 1e3;
     log_line(LOG_INFO,
-             "experts on other hosts: %.2f KB there and %.2f KB back for a token and layer, "
+             "experts on other hosts: %.2f KB there and %.2f KB back for each token and layer, "
              "%.3f GB in all",
              (double)t.dispatch_bytes / n, (double)t.combine_bytes / n,
              (double)(t.dispatch_bytes + t.combine_bytes) / 1e9);

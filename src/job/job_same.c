@@ -81,7 +81,7 @@ static struct status name_flag(int rank, const char *host, const char *first, si
         first += strlen(first) + 1;
     }
     return status_make(STATUS_USAGE,
-                       "rank %d on %s was started with other flags than rank 0: behind \"%.100s\" "
+                       "rank %d on %s was started with other flags than rank 0: after \"%.100s\" "
                        "expected \"%.100s\", found \"%.100s\"",
                        rank, host, before, expected, found);
 }

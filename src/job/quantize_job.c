@@ -285,7 +285,9 @@ static void say_result(const struct quantize_job *j)
 {
     const struct calibrate_report *r = &j->report;
     if (r->n_experts_rtn > 0) {
-        log_line(LOG_WARN, "%llu of %llu experts were visited too rarely and rounded to nearest",
+        log_line(LOG_WARN,
+                 "%llu of %llu experts were rounded to nearest, because fewer than --min-tokens "
+                 "tokens chose them",
                  (unsigned long long)r->n_experts_rtn, (unsigned long long)r->n_experts_visited);
     }
     printf("%s: %llu tensors quantized (%s), %llu kept, output error %.3e of the outputs' energy, "

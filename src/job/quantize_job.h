@@ -26,19 +26,20 @@
          .help = "other formats, or keep, for embedding, attention, ffn, experts, router, head")   \
     FLAG(const char *, calibration, "calibration", OF_TEXT("IN.jsonl"),                            \
          .help = "lines with a prompt, messages or prompt_token_ids, as shoal generate takes "     \
-                 "them; 128 texts like those that the model is to read are a good number")         \
+                 "them; 128 texts like those that the model will read are enough")                 \
     FLAG(uint32_t, max_tokens, "calibration-tokens", OF_COUNT(1, 1 << 20, "N"), .preset = "2048",  \
-         .help = "cut each of them to N tokens")                                                   \
+         .help = "use at most N tokens of each calibration text")                                  \
     FLAG(uint32_t, min_tokens, "min-tokens", OF_COUNT(1, 1 << 30, "N"), .preset = "64",            \
-         .help = "an expert that fewer tokens choose is rounded to nearest")                       \
+         .help = "experts that fewer than N tokens choose are rounded to nearest")                 \
     FLAG(double, damping, "damping", OF_NUMBER(1e-6, 1, "X"), .preset = "0.01",                    \
-         .help = "gptq: added to the diagonal of the second moments, as a part of its mean")       \
+         .help = "gptq: added to the diagonal of the second moments, as a fraction of its mean")   \
     FLAG(bool, plain_order, "no-act-order", OF_SWITCH,                                             \
          .help = "gptq: quantize inputs in their own order and fit groups on the way; otherwise "  \
                  "inputs with large activations come first and groups are fitted before; the "     \
                  "files have the same form")                                                       \
     FLAG(double, alpha, "alpha", OF_NUMBER(0, 1, "X"), .preset = "0.5",                            \
-         .help = "smoothquant: how much of the activations' range goes to the weights, in 64ths")  \
+         .help = "smoothquant: how much of the activations' range goes to the weights; rounded "   \
+                 "to 64ths")                                                                       \
     FLAG(double, auto_bits, "auto-policy", OF_NUMBER(2, 32, "BITS"),                               \
          .help = "choose int4-g128, int4-g32, int8-g128 or keep for each linear of the layers by " \
                  "what rounding does to its outputs, at BITS per weight on average; --format and " \

@@ -402,7 +402,7 @@ class EmbedTest:
                           "--calibration", self.work / "in.jsonl")
         expect(done.status == 2 and "calibration is not implemented for encoders" in done.err, str(done))
         done = self.job(ENCODER, lines, "--prefix-store", f"{self.work}/store:1M")
-        expect(done.status == 2 and "an encoder keeps no KV" in done.err, str(done))
+        expect(done.status == 2 and "an encoder keeps no KV cache" in done.err, str(done))
         done = self.shoal("plan", "--model", path, "--nodes", "none.json")
         expect(done.status == 2 and "gives no tokens" in done.err, str(done))
         plans = [self.shoal("plan", "--model", path, "--step-tokens", n).out for n in (8, ENCODER_CONTEXT, 1000)]

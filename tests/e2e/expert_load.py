@@ -72,7 +72,7 @@ class Case:
                         [*flags, "--expert-load", load, "--expert-copies", copies, "--metrics", again], ranks)
                     expect(placed == rows, f"{model}, {layout}, {load.name}, {copies} copies: other bytes")
                     self.check_copies(json.loads(again.read_text()), copies)
-                    expect("experts stand by the load" in done.err, str(done))
+                    expect("experts are placed by the load" in done.err, str(done))
                     # an expert keeps its id wherever it is placed
                     expect(json.loads(again.read_text())["expert_load"] ==
                            json.loads(found.read_text())["expert_load"], f"{model}, {layout}: load")

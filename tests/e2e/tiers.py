@@ -96,7 +96,7 @@ class TierTest:
                 self.work / "no.jsonl"]
         for flags, word in ((["--kv-tier", "x"], "--kv-tier: expected DIR:SIZE"),
                             (["--kv-tier", f"{self.work}/missing:1M"], "missing"),
-                            (["--kv-tier", f"{self.files}:1"], "a KV block of a rank has"),
+                            (["--kv-tier", f"{self.files}:1"], "bytes, one KV block of a rank, found 1"),
                             (["--kv-tier", f"{self.files}:1M", "--prefix-cache", "off"],
                              "--kv-tier: needs --prefix-cache on")):
             done = self.shoal(*argv, *flags)
