@@ -36,7 +36,7 @@
          .help = "with --format: other formats, or keep, for embedding, attention, ffn, experts, " \
                  "router, head")                                                                   \
     FLAG(uint32_t, threads, "threads", OF_COUNT(1, 4096, "N"),                                     \
-         .help = "with --format: threads a rank that round (default: its share of the cores)")     \
+         .help = "with --format: threads per rank that round (default: its share of the cores)")   \
     FLAG(bool, quiet, "quiet", OF_SWITCH, .help = "no progress")
 
 struct convert_flags {

@@ -15,12 +15,10 @@ static const char generate_text[] =
     "Start it as it is for one rank, or under mpirun or srun for many. The bytes of a result "
     "depend "
     "on the checkpoint, the request and its seed alone: not on ranks, layout, batch or threads.\n"
-    "What is done is kept in a journal beside the output. However a run ends, the same command "
-    "goes "
-    "on from there, on any number of ranks, and the output comes to the same bytes. SIGUSR1, "
-    "SIGTERM "
-    "or a time limit end a run cleanly with status 75, a second signal at once. `shoal status` "
-    "reads the journal.";
+    "Finished rows are kept in a journal beside the output. However a run ends, the same command "
+    "continues from there, on any number of ranks, and the output gets the same bytes. SIGUSR1, "
+    "SIGTERM or a time limit end a run cleanly with status 75; a second signal ends it at once. "
+    "`shoal status` reads the journal.";
 
 static const char score_text[] =
     "Reads prompts as shoal generate does and writes the log-probability of each of their tokens "
@@ -32,16 +30,15 @@ static const char embed_text[] =
     "Reads texts (input: a text, a list of texts, or token ids; or messages; OpenAI batch lines of "
     "/v1/embeddings work as they are) and writes their vectors, one line for each line, in input "
     "order. Pooling, normalization and prompts are those of the checkpoint's sentence-transformers "
-    "files, unless flags say otherwise. Journal, resuming and ranks are as in shoal generate, and "
-    "so "
-    "is the law: the bytes of a vector depend on the checkpoint and the text alone.";
+    "files, unless flags say otherwise. Journal, resuming and ranks are as in shoal generate. The "
+    "bytes of a vector depend on the checkpoint and the text alone.";
 
 static const char rank_text[] =
     "Reads pairs (query, and documents: a list of texts) or texts (as shoal embed does) and writes "
     "a score for each: the probability that the document answers the query, or of each class. The "
     "scores are those of the checkpoint's score.weight (a model for sequence classification); a "
-    "model without it is asked for yes or no, as Qwen3-Reranker is. Journal, resuming, ranks and "
-    "the law are as in shoal generate.";
+    "model without it is asked for yes or no, as Qwen3-Reranker is. Journal, resuming and ranks "
+    "are as in shoal generate. The bytes of a score depend on the checkpoint and the texts alone.";
 
 /* The commands of a job of lines. */
 struct job_command {

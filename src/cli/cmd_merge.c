@@ -13,14 +13,15 @@
 
 #define MERGE_FLAGS(FLAG)                                                                          \
     FLAG(struct flag_list, input, "input", OF_LIST("IN.jsonl"),                                    \
-         .help = "the whole input of the array; several as the parts' jobs had them")              \
+         .help = "the whole input of the array; if the parts' jobs had several, the same ones in " \
+                 "the same order")                                                                 \
     FLAG(const char *, output, "output", OF_TEXT("OUT.jsonl"),                                     \
-         .help = "written, or replaced, once everything is proved; left alone otherwise")          \
+         .help = "written or replaced only after every check has passed")                          \
     FLAG(const char *, journal, "journal", OF_TEXT("DIR"),                                         \
          .help = "where the parts' journals are, if they were run with --journal DIR")             \
     FLAG(uint32_t, frame_bytes, "output-frame", OF_COUNT(1, 1 << 30, "BYTES"),                     \
          .preset = "1048576",                                                                      \
-         .help = "rows in a frame of a compressed output (.gz, .zst, .xz), in bytes: as the "      \
+         .help = "bytes of rows in each frame of a compressed output (.gz, .zst, .xz): as the "    \
                  "parts' jobs had it")                                                             \
     FLAG(bool, strict, "strict", OF_SWITCH, .help = "exit with 4 when a row is an error row")      \
     FLAG(bool, quiet, "quiet", OF_SWITCH, .help = "no summary on stdout")
@@ -37,14 +38,12 @@ static const struct flag_group group = FLAG_GROUP(rows, 0);
 static const struct flag_table table = {.groups = &group, .n_groups = 1};
 
 static const char text[] =
-    "PART... are the outputs of jobs with --input-part 1/N to N/N, in any order; their journals "
-    "stand beside them. Nothing is written unless all N parts are there once, complete and of one "
-    "model, input and set of flags, each line of the input has exactly one row, and each row is "
-    "the "
-    "one that its journal recorded for these bytes of the line.\n"
-    "The file is byte for byte what one job over the whole input would have written. A custom_id "
-    "that an earlier part has, which no part could know, becomes the error row that it would have "
-    "been there.";
+    "PART... are the outputs of jobs with --input-part 1/N to N/N, in any order, with their "
+    "journals beside them. Nothing is written unless each of the N parts is given once, all are "
+    "complete and of the same model, input and flags, each line of the input has exactly one row, "
+    "and each row is the one that its journal recorded for these bytes of the line.\n"
+    "The file is byte for byte what one job over the whole input would have written. So a row "
+    "whose custom_id an earlier part has, which its own job could not know, becomes an error row.";
 
 /* Claims the output while writing it, so that no job or other merge writes it too. */
 static struct status run_alone(const struct merge_options *o, const struct config *env,

@@ -23,21 +23,20 @@
          .help = "16x\"pack:2 numa:1 core:32 pu:1\", or a folder of hwloc XML (default: this "     \
                  "machine)")                                                                       \
     FLAG(uint32_t, gpus_per_node, "gpus-per-node", OF_COUNT(0, 64, "N"), .commands = IN_PLAN,      \
-         .help = "one rank per GPU")                                                               \
+         .help = "GPUs of a node; without --ranks, one rank on each")                              \
     FLAG(double, gpu_memory_gib, "gpu-memory", OF_NUMBER(0, 1e6, "GIB"), .commands = IN_PLAN,      \
          .help = "with --gpus-per-node: memory of a GPU (default: what the topology says, or 80)") \
     FLAG(double, memory_gib, "memory-per-node", OF_NUMBER(0, 1e6, "GIB"), .commands = IN_PLAN,     \
          .help = "memory of a node (default: what the topology says; if it says nothing, 256, "    \
                  "with a warning)")                                                                \
     FLAG(double, disk_gb_s, "disk", OF_NUMBER(0, 1e6, "GB/S"), .preset = "2", .commands = IN_PLAN, \
-         .help = "bytes that a host reads from its disk, for streamed experts; with --nodes: "     \
-                 "instead of "                                                                     \
-                 "what that file says")                                                            \
+         .help = "rate at which a host reads its disk, for streamed experts; with --nodes: "       \
+                 "replaces that file's rate")                                                      \
     FLAG(enum dtype, dtype, "dtype", OF_CHOICE(FLOAT_WORDS), .preset = "bf16",                     \
-         .commands = IN_PLAN, .help = "weight type for a config.json")                             \
+         .commands = IN_PLAN, .help = "type of the weights if FILE is a config.json")              \
     FLAG(const char *, format, "format", OF_TEXT("F"), .commands = IN_PLAN,                        \
-         .help = "format of a config.json's weights, as shoal convert would make them: int8, "     \
-                 "int4, fp8, mxfp4, ...")                                                          \
+         .help = "format of the weights if FILE is a config.json, as shoal convert would make "    \
+                 "them: int8, int4, fp8, mxfp4, ...")                                              \
     FLAG(const char *, policy, "policy", OF_TEXT("C=F,..."), .commands = IN_PLAN,                  \
          .help = "with --format: other formats for embedding, attention, ffn, experts, router, "   \
                  "head")
@@ -122,15 +121,15 @@ static struct status no_fit(const struct layout_budget *b, const struct topo *t)
     const double gib = (double)(1ull << 30);
     if (b->rank_bytes > 0)
         return status_make(
-            STATUS_USAGE, "no layout fits in the --memory of a rank; expected more, more ranks, or "
-                          "a smaller --max-model-len or --step-tokens");
+            STATUS_USAGE, "no layout fits in the --memory of a rank; give more memory, more ranks, "
+                          "or a smaller --max-model-len or --step-tokens");
     if (b->device_bytes > 0)
         return status_make(STATUS_USAGE,
-                           "no layout fits in %.4g GiB of GPU memory a rank; expected more GPUs, "
-                           "--gpu-memory, or a smaller --max-model-len or --step-tokens",
+                           "no layout fits in %.4g GiB of GPU memory per rank; give more GPUs, a "
+                           "larger --gpu-memory, or a smaller --max-model-len or --step-tokens",
                            (double)b->device_bytes / gib);
     return status_make(STATUS_USAGE,
-                       "no layout fits in %.4g GiB of memory a node; expected more nodes, "
+                       "no layout fits in %.4g GiB of memory per node; give more nodes, a larger "
                        "--memory-per-node, or a smaller --max-model-len or --step-tokens",
                        (double)t->nodes[0].memory_bytes / gib);
 }

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define STATUS_FLAGS(FLAG) FLAG(bool, json, "json", OF_SWITCH, .help = "one JSON object")
+#define STATUS_FLAGS(FLAG) FLAG(bool, json, "json", OF_SWITCH, .help = "print one JSON object")
 
 struct status_flags {
     STATUS_FLAGS(FLAG_FIELD)
@@ -39,10 +39,9 @@ static const struct flag_group groups[] = {
 static const struct flag_table table = {.groups = groups, .n_groups = 2};
 
 static const char text[] =
-    "JOURNAL is a job's journal or its output file; of several, as those of a job array, each gets "
-    "a "
-    "line, and their sum. Says how many rows are done, how many of them "
-    "are error rows, the rate of the last run and about how long the rest takes. Reads only, also "
+    "JOURNAL is a job's journal or its output file. Says how many rows are done, how many of them "
+    "are error rows, the rate of the last run and about how long the rest takes. Of several, such "
+    "as those of a job array, prints one line each, then their sum. Only reads, so it may run "
     "while the job runs.";
 
 /* A job's state and rates, as they are shown. */

@@ -364,8 +364,8 @@ static struct status run_all(struct forecasts *f)
     if (f->n_rows == 0)
         return status_make(
             STATUS_USAGE,
-            "no layout fits in %.4g GiB of memory a node on up to %u nodes; expected "
-            "more nodes, or a smaller --max-model-len or --step-tokens",
+            "no layout fits in %.4g GiB of memory per node on up to %u nodes; give a larger "
+            "--count, or a smaller --max-model-len or --step-tokens",
             f->node.memory_bytes / (double)(1ull << 30), f->f->count);
     if (f->f->svg != NULL) TRY(write_svg(f));
     return print_forecast(f);

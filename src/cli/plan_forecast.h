@@ -15,12 +15,12 @@
     FLAG(uint32_t, sample, "sample", OF_COUNT(64, 1 << 24, "N"), .preset = "4096",                 \
          .commands = IN_PLAN,                                                                      \
          .help = "with --input: lines that are simulated for each layout, taken evenly from all "  \
-                 "lines; the rest of the job is continued from them")                              \
+                 "lines; the rest of the job is estimated from them")                              \
     FLAG(double, mean_answer, "mean-answer", OF_NUMBER(0, 1e9, "N"), .commands = IN_PLAN,          \
          .help = "with --input: answers end at random after N tokens on average, but not beyond "  \
                  "max_tokens, and not in lines with ignore_eos (default: all have max_tokens)")    \
     FLAG(int32_t, answer_tokens, "max-tokens", OF_COUNT(1, 1 << 30, "N"), .commands = IN_PLAN,     \
-         .help = "with --input: max_tokens of lines that name none")                               \
+         .help = "with --input: max_tokens of lines that set none")                                \
     FLAG(double, watts, "watts", OF_NUMBER(0, 1e6, "W"), .commands = IN_PLAN,                      \
          .help = "power of a node at work: also forecast the energy")                              \
     FLAG(const char *, svg, "svg", OF_TEXT("FILE"), .commands = IN_PLAN,                           \

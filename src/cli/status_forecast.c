@@ -118,7 +118,8 @@ struct status status_forecast_left(const struct status_forecast_flags *flags,
         return status_make(STATUS_USAGE, "--nodes: needs --model FILE.h5 and --input IN.jsonl");
     if (input_part_of_settings(f->settings, &part, &at, &n))
         return status_make(STATUS_USAGE,
-                           "--nodes: estimates jobs over whole inputs, and this one has a part");
+                           "--nodes: estimates only jobs over whole inputs, and this one had "
+                           "--input-part");
     TRY(input_files_expand(flags->input.values, flags->input.n, &inputs));
     struct status st = mem_alloc(&o, 1, sizeof *o, "a forecast");
     if (!status_failed(&st)) st = one_node_init(o, flags);
