@@ -38,8 +38,8 @@ enum bench_mode { BENCH_LATENCY, BENCH_THROUGHPUT };
     FLAG(uint64_t, disk_bytes, "disk-size",                                                        \
          OF_PARSED(read_disk_size, "bytes, or a number with K, M, G or T", "SIZE"),                \
          .preset = "2G", .commands = IN_BENCH,                                                     \
-         .help = "with --disk: bytes that the ranks of a host together write and read; more than " \
-                 "a drive's own cache holds")                                                      \
+         .help = "with --disk: bytes that the ranks of a host together write and read; give more " \
+                 "than a drive's own cache holds")                                                 \
     FLAG(bool, load, "load", OF_SWITCH, .commands = IN_BENCH,                                      \
          .help = "measure how long loading takes, beside a plain parallel read of the same file")  \
     FLAG(bool, cold, "cold", OF_SWITCH, .commands = IN_BENCH,                                      \
@@ -71,11 +71,10 @@ enum bench_mode { BENCH_LATENCY, BENCH_THROUGHPUT };
          .help = "one repetition for each line of stdin, PROMPT OUTPUT CONCURRENCY, answered by "  \
                  "a line of JSON: to take turns with another program")                             \
     FLAG(bool, paired_peaks, "paired-peaks", OF_SWITCH, .commands = IN_BENCH,                      \
-         .help =                                                                                   \
-             "on one rank, for concurrency 1: --repetitions more, whose steps take turns with "    \
-             "the machine's peaks on the same threads: memory reads beside decoding, f32 "         \
-             "arithmetic beside prompts; shows the steps' part of the peaks. With --turns "        \
-             "all repetitions of one request are such")                                            \
+         .help = "on one rank, for concurrency 1: --repetitions more, whose steps take turns "     \
+                 "with the machine's peaks on the same threads: memory reads beside decoding, "    \
+                 "f32 arithmetic beside prompts; shows the steps' part of the peaks. With "        \
+                 "--turns every repetition of one request is measured in this way")                \
     FLAG(uint32_t, watchdog_s, "watchdog", OF_COUNT(0, 86400, "SECONDS"), .preset = "0",           \
          .commands = IN_BENCH, .help = "as in shoal generate; 0: off")
 

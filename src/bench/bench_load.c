@@ -150,7 +150,7 @@ static void print(const struct job *j, uint32_t n, double *plain, double *load, 
     printf("plain read %.3f s, %.2f GB/s; from %.3f to %.3f s\n", p, gb / p, plain[0],
            plain[n - 1]);
     printf("load       %.3f s, %.2f GB/s; from %.3f to %.3f s\n", l, gb / l, load[0], load[n - 1]);
-    printf("load by plain read, turn by turn: %.2f; from %.2f to %.2f\n", f, fraction[0],
+    printf("speed of load / plain read, turn by turn: %.2f; from %.2f to %.2f\n", f, fraction[0],
            fraction[n - 1]);
 }
 

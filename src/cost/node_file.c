@@ -179,7 +179,7 @@ static struct status read_node_number(const struct js_node *at, const struct mem
         return status_ok();
     }
     if (is_number && *out >= CURVE_LEAST && *out <= CURVE_MOST) return status_ok();
-    return status_make(STATUS_INPUT, "\"%s\": expected a number of %g to %g%s", m->name,
+    return status_make(STATUS_INPUT, "\"%s\": expected a number from %g to %g%s", m->name,
                        CURVE_LEAST, CURVE_MOST, m->may_be_zero ? ", or 0" : "");
 }
 
