@@ -36,36 +36,35 @@ enum overlap { OVERLAP_AUTO, OVERLAP_ON, OVERLAP_OFF };
          .help = "ranks that the experts are spread over (default: inside a host first; dp x tp "  \
                  "when tp, pp and dp are given)")                                                  \
     FLAG(uint32_t, dp, "dp", OF_COUNT(1, 65536, "N"), .alias = "data-parallel-size",               \
-         .commands = IN_ALL, .help = "replicas")                                                   \
+         .commands = IN_ALL, .help = "replicas of the model")                                      \
     FLAG(struct layout_network, network, "network",                                                \
          OF_PARSED(layout_network_parse,                                                           \
-                   "a bandwidth as 100 or 100Gbit, perhaps with a latency "                        \
-                   "as in 100Gbit,2us",                                                            \
+                   "a bandwidth, such as 100 or 100Gbit, or also a "                               \
+                   "latency, such as 100Gbit,2us",                                                 \
                    "GBIT/S[,US]"),                                                                 \
          .preset = "100", .commands = IN_ALL,                                                      \
-         .help = "bandwidth of a host's network, by which a layout is chosen; with a latency, as " \
-                 "100Gbit,2us, for forecasts")                                                     \
+         .help = "bandwidth of a host's network, by which a layout is chosen; with a latency, "    \
+                 "such as 100Gbit,2us, also for forecasts")                                        \
     FLAG(enum overlap, overlap, "overlap", OF_CHOICE(OVERLAP_WORDS), .preset = "auto",             \
          .commands = IN_ALL,                                                                       \
-         .help =                                                                                   \
-             "where experts are on several hosts, whether steps of many rows go in two halves, "   \
-             "one of which is computed while the other travels; auto: from as many rows as a "     \
-             "model of the step's time, with --network, says; results are the same")               \
+         .help = "where experts are on several hosts: whether steps of many rows go in two "       \
+                 "halves, so that the rows of one half travel while the other is computed; auto: " \
+                 "from the number of rows on at which an estimate of the step's time (with "       \
+                 "--network) says that it pays; results are the same")                             \
     FLAG(bool, plain_exchange, "plain-exchange", OF_SWITCH, .commands = IN_BENCH,                  \
-         .help = "experts on other ranks get a row of floats for each choice by one "              \
-                 "MPI_Alltoallv, and send one back as GPUs do; to compare")                        \
+         .help = "for comparison: send experts on other ranks a row of floats for each choice, "   \
+                 "and get one back, in one MPI_Alltoallv each, as GPUs do")                        \
     FLAG(const char *, expert_load, "expert-load", OF_TEXT("FILE"), .commands = IN_ALL,            \
-         .help =                                                                                   \
-             "spread experts over ranks so that each has as many tokens, by the counts in the "    \
-             "--metrics file of an earlier job; results are the same")                             \
+         .help = "place experts so that all ranks get about the same number of tokens, by the "    \
+                 "counts in the --metrics file of an earlier job; results are the same")           \
     FLAG(uint32_t, expert_copies, "expert-copies", OF_COUNT(0, 4096, "N"), .preset = "0",          \
          .commands = IN_ALL,                                                                       \
          .help = "with --expert-load, or in a job --expert-replan: N copies of each layer's "      \
-                 "experts with the most tokens, on other ranks and hosts; a token takes the "      \
+                 "experts with the most tokens, on other ranks and hosts; a token goes to the "    \
                  "nearest; results are the same")                                                  \
     FLAG(uint32_t, expert_replan, "expert-replan", OF_COUNT(0, 1000000000, "N"), .preset = "0",    \
-         .help = "after N steps, spread experts and their copies over ranks by the tokens that "   \
-                 "chose them so far, between two steps and once; 0: never; results are the same")
+         .help = "once, after N steps: place experts and their copies anew, by the tokens that "   \
+                 "chose them so far; 0: never; results are the same")
 
 struct layout_flags {
     LAYOUT_FLAGS(FLAG_FIELD)

@@ -546,8 +546,8 @@ static void add_pipeline(const struct layout *l, struct strbuf *out)
 {
     if (l->pp == 1) return;
     strbuf_printf(out,
-                  "\nPipeline: %u groups of sequences in flight; a column is a tick, a sign the "
-                  "group that a stage works on.\n",
+                  "\nPipeline: %u groups of sequences in flight; columns are ticks, characters "
+                  "show each stage's group.\n",
                   l->pp);
     if (l->pp > 32) {
         strbuf_puts(out, "(too many stages to draw)\n");

@@ -51,12 +51,12 @@ struct status plan_report_stream(const struct layout *l, const struct topo *t,
     const double compute_s = rows_s > 0 ? budget->step_tokens / rows_s : 0;
     const double step_s = compute_s > disk_s ? compute_s : disk_s;
     strbuf_printf(out,
-                  "\nStreaming %.2f GiB of a rank's experts stand on disk, %.2f GiB of them in "
-                  "memory; a step in which all have rows reads %.2f GiB\n",
+                  "\nStreaming %.2f GiB of a rank's experts are on disk, and memory holds %.2f GiB "
+                  "of them; a step in which every expert has rows reads %.2f GiB\n",
                   gib(s.on_disk), gib(s.in_memory), gib(s.read));
     strbuf_printf(out,
-                  "%*sa host's disk at %.2f GB/s takes %.2f s for its ranks; as long compute about "
-                  "%.0f rows; steps have %u, so about %.0f rows a second\n",
+                  "%*sa host's disk at %.2f GB/s needs %.2f s for its ranks, in which they compute "
+                  "about %.0f rows; steps have at most %u, so about %.0f rows a second\n",
                   10, "", disk_bytes_s / 1e9, disk_s, disk_s * rows_s, budget->step_tokens,
                   step_s > 0 ? l->dp * budget->step_tokens / step_s : 0);
     return strbuf_status(out);

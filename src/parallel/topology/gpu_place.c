@@ -124,7 +124,7 @@ static struct status add_node(const struct topo *t, const uint32_t *order, uint3
     TRY_GOTO(st, crew_fill(t, order, node, &c), done);
     TRY_GOTO(st, gpu_place(gpu_numa, n_gpus, c.numa, c.n, c.gpu_of), done);
     strbuf_printf(out,
-                  "\nGPUs of %s with --device cuda (a rank that sees one GPU alone takes that)\n"
+                  "\nGPUs of %s with --device cuda (a rank that sees only one GPU takes it)\n"
                   "  GPU  PCI bus id    NUMA node      memory  ranks\n",
                   n->name);
     for (uint32_t g = 0; g < n_gpus; g++) add_gpu(&n->gpus[g], g, &c, out);
