@@ -118,7 +118,7 @@ static struct status enter_output(struct batches *b)
 /* Stops the running batch, which lacks memory; its entry and journal stay for the next start. */
 static void postpone(struct batches *b, const struct status *why)
 {
-    log_line(LOG_ERROR, "batch %s: %s; it stays in progress, and the next start goes on with it",
+    log_line(LOG_ERROR, "batch %s: %s; it stays in progress, and the next start continues it",
              b->running->id, why->text);
     b->running->is_postponed = true;
     b->running = NULL;

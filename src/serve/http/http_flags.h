@@ -23,22 +23,23 @@ enum http_task { HTTP_TASK_AUTO, HTTP_TASK_GENERATE, HTTP_TASK_EMBED, HTTP_TASK_
     FLAG(uint32_t, port, "port", OF_COUNT(0, 65535, "N"), .preset = "8000", .commands = IN_SERVE,  \
          .help = "the TCP port; 0: a free one, which the log names")                               \
     FLAG(const char *, key_file, "api-key-file", OF_TEXT("FILE"), .commands = IN_SERVE,            \
-         .help = "keys, one on each line: every call but /health must have one of them in "        \
+         .help = "keys, one on each line: every call except /health must have one of them in "     \
                  "\"Authorization: Bearer KEY\"")                                                  \
     FLAG(uint32_t, max_requests, "max-requests", OF_COUNT(1, 1 << 20, "N"), .preset = "4096",      \
          .commands = IN_SERVE,                                                                     \
-         .help = "calls that run and wait; further ones are refused with 429")                     \
+         .help = "the most calls that run or wait; further ones are refused with 429")             \
     FLAG(uint32_t, max_connections, "max-connections", OF_COUNT(1, 1 << 20, "N"),                  \
-         .preset = "8192", .commands = IN_SERVE, .help = "open connections; further ones wait")    \
+         .preset = "8192", .commands = IN_SERVE,                                                   \
+         .help = "the most open connections; further ones wait")                                   \
     FLAG(uint64_t, max_body_bytes, "max-body-mib", OF_UNITS(1 << 20, 1, 1024, "N"),                \
          .preset = "16", .commands = IN_SERVE, .help = "the longest body of a call, in MiB")       \
     FLAG(uint32_t, timeout_s, "http-timeout", OF_COUNT(1, 3600, "SECONDS"), .preset = "60",        \
          .commands = IN_SERVE,                                                                     \
-         .help = "a connection is closed when it has brought no whole call, or has taken nothing " \
-                 "of an answer, for this long")                                                    \
+         .help = "close a connection that for this long has not sent a whole call, or has read "   \
+                 "nothing of its answer")                                                          \
     FLAG(const char *, batch_dir, "batch-dir", OF_TEXT("DIR"), .commands = IN_SERVE,               \
-         .help = "a folder for uploaded files and batches, which a later server with the same "    \
-                 "folder goes on with; without it /v1/files and /v1/batches are refused")          \
+         .help = "a folder for uploaded files and batches; a later server with the same folder "   \
+                 "continues them; without it /v1/files and /v1/batches are refused")               \
     FLAG(uint32_t, drain_s, "drain-time", OF_COUNT(0, 3600, "SECONDS"), .preset = "20",            \
          .commands = IN_SERVE,                                                                     \
          .help = "when the server is asked to end, running answers may go on for this long")

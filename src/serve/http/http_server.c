@@ -312,7 +312,7 @@ static struct status bind_to(const struct addrinfo *a, const struct http_flags *
                     bind(fd, a->ai_addr, a->ai_addrlen) == 0;
     *out = fd;
     if (ok) return status_ok();
-    return status_make(STATUS_USAGE, "--host %s --port %u: cannot be had: %s", f->host, f->port,
+    return status_make(STATUS_USAGE, "--host %s --port %u: cannot be used: %s", f->host, f->port,
                        strerror(errno));
 }
 

@@ -17,14 +17,15 @@ enum lead_mode { LEAD_GENERATE, LEAD_SCORE, LEAD_EMBED, LEAD_RANK };
          .help = "run the error rows of earlier runs again")                                       \
     FLAG(int32_t, checkpoint_tokens, "checkpoint-tokens", OF_COUNT(0, 1e9, "N"), .preset = "256",  \
          .commands = IN_BATCH,                                                                     \
-         .help = "save the tokens of a running request every N; 0: only when the job is drained")  \
+         .help = "save the tokens of a running request after every N of them; 0: only when the "   \
+                 "job is drained")                                                                 \
     FLAG(uint32_t, frame_bytes, "output-frame", OF_COUNT(1, 1 << 30, "BYTES"),                     \
          .preset = "1048576", .commands = IN_BATCH,                                                \
-         .help = "rows in a frame of a compressed output, in bytes; the file grows by frames")     \
+         .help = "bytes of rows in a frame of a compressed output; the file grows by frames")      \
     FLAG(bool, quiet, "quiet", OF_SWITCH, .commands = IN_JOBS | IN_BENCH,                          \
          .help = "no progress and no summary on stderr, warnings only")                            \
     FLAG(bool, progress_bar, "progress-bar", OF_SWITCH,                                            \
-         .help = "draw a bar although stderr is no terminal (mpirun hands on a pipe)")
+         .help = "draw a bar even if stderr is not a terminal (under mpirun it is a pipe)")
 
 struct lead_flags {
     LEAD_FLAGS(FLAG_FIELD)

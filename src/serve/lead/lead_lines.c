@@ -130,9 +130,9 @@ static struct status resume(struct lead *l)
     TRY(result_writer_settle(l->lines.writer, &n_bytes, &was_equal));
     l->lines.is_complete = facts->is_complete;
     if (facts->n_rows + facts->n_partial_records == 0) return status_ok();
-    log_line(LOG_INFO, "journal %s: %llu rows are done, %llu stand in the output%s",
+    log_line(LOG_INFO, "journal %s: %llu rows are done, %llu are in the output%s",
              l->o.journal.path, (unsigned long long)facts->n_rows,
-             (unsigned long long)l->lines.n_read, was_equal ? "" : " (which was mended)");
+             (unsigned long long)l->lines.n_read, was_equal ? "" : " (which was repaired)");
     return status_ok();
 }
 

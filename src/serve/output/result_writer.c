@@ -234,7 +234,7 @@ static struct status write_bytes(struct result_writer *w, const char *bytes, siz
         }
         if (wrote < 0 && errno == EPIPE) {
             return status_make(STATUS_DRAINED,
-                               "output %s: its reader has gone, behind byte %llu; ended there",
+                               "output %s: its reader has gone after byte %llu, so the job ended",
                                w->path, (unsigned long long)w->offset);
         }
         if (wrote <= 0) {

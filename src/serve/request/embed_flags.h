@@ -19,11 +19,10 @@ enum embed_long { EMBED_LONG_ERROR, EMBED_LONG_CUT };
     FLAG(enum embed_switch, normalize, "normalize",                                                \
          OF_CHOICE({"auto", EMBED_AUTO}, {"on", EMBED_ON}, {"off", EMBED_OFF}), .preset = "auto",  \
          .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_ALWAYS,                               \
-         .help = "vectors of length 1; auto: as the checkpoint says, otherwise on")                \
+         .help = "scale vectors to length 1; auto: as the checkpoint says, otherwise on")          \
     FLAG(uint32_t, dimensions, "dimensions", OF_COUNT(0, 1 << 24, "N"), .preset = "0",             \
          .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_ALWAYS,                               \
-         .help = "the first N numbers of each vector; they are taken before it is normalized. 0: " \
-                 "all")                                                                            \
+         .help = "keep only the first N numbers of each vector, before it is normalized; 0: all")  \
     FLAG(const char *, prompt_name, "prompt-name", OF_TEXT("NAME"), .preset = "auto",              \
          .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_ALWAYS,                               \
          .help = "put the checkpoint's prompt of this name before each text; auto: the one that "  \
@@ -39,8 +38,8 @@ enum embed_long { EMBED_LONG_ERROR, EMBED_LONG_CUT };
     FLAG(enum embed_long, long_texts, "long-texts",                                                \
          OF_CHOICE({"error", EMBED_LONG_ERROR}, {"cut", EMBED_LONG_CUT}), .preset = "error",       \
          .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_CHANGED,                              \
-         .help = "longer texts become error rows, or are cut at their end, as "                    \
-                 "sentence-transformers does")
+         .help = "texts of more tokens become error rows (error) or lose their end (cut), as in "  \
+                 "sentence-transformers")
 
 struct embed_flags {
     EMBED_FLAGS(FLAG_FIELD)

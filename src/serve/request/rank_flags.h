@@ -15,13 +15,13 @@ enum rank_choice { RANK_BY_MODEL, RANK_AS_LOGITS, RANK_BY_SIGMOID, RANK_BY_SOFTM
          OF_CHOICE({"auto", RANK_BY_MODEL}, {"none", RANK_AS_LOGITS},                              \
                    {"sigmoid", RANK_BY_SIGMOID}, {"softmax", RANK_BY_SOFTMAX}),                    \
          .preset = "auto", .commands = IN_RANK | IN_SERVE, .journal = JOURNAL_ALWAYS,              \
-         .help = "what becomes of the logits; auto: probabilities, by softmax over several "       \
-                 "classes, otherwise by sigmoid")                                                  \
+         .help = "how scores are made of logits; auto: as probabilities, by softmax if there are " \
+                 "several classes, otherwise by sigmoid")                                          \
     FLAG(const char *, pair_template, "pair-template", OF_TEXT("FILE"), .preset = "auto",          \
          .commands = IN_RANK | IN_SERVE,                                                           \
-         .help = "the text that a query and a document become, with {query}, {document} and "      \
-                 "{instruction} in their places; auto: Qwen3-Reranker's where a model is asked "   \
-                 "for yes or no, otherwise none")                                                  \
+         .help = "file with the text of a pair, in which {query}, {document} and {instruction} "   \
+                 "stand for the pair's; auto: Qwen3-Reranker's if the model is asked for yes or "  \
+                 "no, otherwise none")                                                             \
     FLAG(const char *, instruction, "instruction", OF_TEXT("TEXT"), .preset = RANK_INSTRUCTION,    \
          .commands = IN_RANK | IN_SERVE, .journal = JOURNAL_ALWAYS,                                \
          .help = "the instruction of lines that have none")

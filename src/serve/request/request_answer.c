@@ -95,8 +95,8 @@ static struct status check_left(struct request *r, const struct request_rules *r
     if (*is_done) return status_ok();
     return request_fail(
         r, REQUEST_NO_TOKEN_CODE,
-        "allowed_token_ids, bad_words and what else the line asks for leave no token "
-        "to go on with");
+        "allowed_token_ids, bad_words and the other limits of the line leave no token "
+        "to continue with");
 }
 
 uint64_t request_words_hash(const struct request *r)

@@ -174,7 +174,7 @@ static struct status add_bias(struct request_parser *p, const char *key,
     TRY(request_check_id(p, "logit_bias", id));
     if (!js_number(value, &bias) || !(bias >= -100 && bias <= 100)) {
         return request_bad(p, "invalid_request",
-                           "logit_bias: expected a number of -100 to 100 for token %lld",
+                           "logit_bias: expected a number from -100 to 100 for token %lld",
                            (long long)id);
     }
     p->ask->biases[p->ask->n_biases++] =

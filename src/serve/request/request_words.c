@@ -107,6 +107,6 @@ struct status request_read_words(struct request_parser *p, const struct js_node 
     if (!none) return status_ok();
     return request_bad(
         p, "invalid_request",
-        "allowed_token_ids, bad_words and what else the line asks for leave no token "
+        "allowed_token_ids, bad_words and the other limits of the line leave no token "
         "to begin with");
 }

@@ -15,7 +15,8 @@ enum reasoning_parser { REASONING_NONE, REASONING_AUTO, REASONING_THINK };
 
 #define SAMPLING_FLAGS(FLAG)                                                                       \
     FLAG(int64_t, max_tokens, "max-tokens", OF_I64(1, 1e9, "N"), .preset = "128",                  \
-         .commands = IN_ANSWERS, .journal = JOURNAL_ALWAYS, .help = "tokens to generate")          \
+         .commands = IN_ANSWERS, .journal = JOURNAL_ALWAYS,                                        \
+         .help = "the most tokens of an answer")                                                   \
     FLAG(double, temperature, "temperature", OF_NUMBER(0, 1e6, "X"), .preset = "1",                \
          .commands = IN_ANSWERS, .journal = JOURNAL_ALWAYS,                                        \
          .help = "0: greedy; a model's generation_config.json may have another default for this, " \
@@ -23,34 +24,39 @@ enum reasoning_parser { REASONING_NONE, REASONING_AUTO, REASONING_THINK };
     FLAG(double, top_p, "top-p", OF_NUMBER(0, 1, "X"), .preset = "1", .commands = IN_ANSWERS,      \
          .journal = JOURNAL_ALWAYS, .help = "nucleus sampling; 1: off")                            \
     FLAG(int64_t, top_k, "top-k", OF_I64(-1, 1e9, "N"), .preset = "0", .commands = IN_ANSWERS,     \
-         .journal = JOURNAL_ALWAYS, .help = "the N most likely tokens alone; 0 and -1: off")       \
+         .journal = JOURNAL_ALWAYS,                                                                \
+         .help = "sample only from the N most likely tokens; 0 and -1: off")                       \
     FLAG(double, repetition_penalty, "repetition-penalty", OF_NUMBER(0.001, 100, "X"),             \
          .preset = "1", .commands = IN_ANSWERS, .journal = JOURNAL_ALWAYS,                         \
-         .help = "of all tokens so far, above 1 against repeating; 1: off")                        \
+         .help = "penalty on tokens that prompt or answer already have; above 1: less "            \
+                 "repetition; 1: off")                                                             \
     FLAG(double, presence_penalty, "presence-penalty", OF_NUMBER(-2, 2, "X"), .preset = "0",       \
          .commands = IN_ANSWERS, .journal = JOURNAL_ALWAYS,                                        \
-         .help = "taken from the logit of each token that the answer has")                         \
+         .help = "subtracted once from the logit of each token that the answer has")               \
     FLAG(double, frequency_penalty, "frequency-penalty", OF_NUMBER(-2, 2, "X"), .preset = "0",     \
          .commands = IN_ANSWERS, .journal = JOURNAL_ALWAYS,                                        \
-         .help = "the same, times how often the answer has it")                                    \
+         .help = "subtracted from a token's logit for each time that the answer has it")           \
     FLAG(int64_t, n, "n", OF_I64(1, 128, "N"), .preset = "1", .commands = IN_ANSWERS,              \
          .journal = JOURNAL_ALWAYS, .help = "answers to each line")                                \
     FLAG(int64_t, logprobs, "logprobs", OF_I64(0, 20, "N"), .preset = "0", .commands = IN_ANSWERS, \
          .journal = JOURNAL_ALWAYS,                                                                \
-         .help = "log-probabilities of each token and of the N most likely in its place; 0: none") \
+         .help = "also write the log-probability of each token and of the N most likely tokens "   \
+                 "in its place; 0: none")                                                          \
     FLAG(double, min_p, "min-p", OF_NUMBER(0, 1, "X"), .preset = "0", .commands = IN_ANSWERS,      \
          .journal = JOURNAL_ALWAYS,                                                                \
-         .help = "tokens at least this times as likely as the most likely one alone; 0: off")      \
+         .help = "sample only from tokens that are at least X times as likely as the most likely " \
+                 "one; 0: off")                                                                    \
     FLAG(uint64_t, seed, "seed", OF_U64("N"), .preset = "0", .commands = IN_ANSWERS,               \
-         .journal = JOURNAL_ALWAYS, .help = "hashed with each custom_id")                          \
+         .journal = JOURNAL_ALWAYS,                                                                \
+         .help = "seed of the random draws; hashed with the line's custom_id")                     \
     FLAG(struct flag_list, stops, "stop", OF_LIST("STR"), .commands = IN_ANSWERS,                  \
          .journal = JOURNAL_ALWAYS, .help = "a string that ends a text; may be repeated")          \
     FLAG(                                                                                          \
         enum reasoning_parser, reasoning, "reasoning-parser",                                      \
         OF_CHOICE({"none", REASONING_NONE}, {"auto", REASONING_AUTO}, {"think", REASONING_THINK}), \
         .preset = "none", .commands = IN_ANSWERS, .journal = JOURNAL_CHANGED,                      \
-        .help = "think: in answers to OpenAI chats the text between <think> and </think> is "      \
-                "the message's reasoning_content, not its content; auto: if the model's chat "     \
+        .help = "think: in answers to OpenAI chats the text between <think> and </think> is the "  \
+                "message's reasoning_content, not its content; auto: think if the model's chat "   \
                 "template has </think>")
 
 struct request_defaults {
