@@ -249,7 +249,8 @@ static bool parse_macro(struct jparse *p, struct jnode *node)
             defaults = true;
             if ((param->a = jparse_expression(p)) == NULL) return false;
         } else if (defaults) {
-            return jparse_fail(p, param->line, "a parameter without a default behind one with it");
+            return jparse_fail(p, param->line,
+                               "a parameter without a default after one with a default");
         }
         jlist_add(&params, param);
     }

@@ -61,7 +61,7 @@ static struct status decoder_load_sequence(struct decoder *d, const struct js_no
     const struct js_node *list = js_get(node, "decoders");
     TRY(json_known_fields(node, WHERE, KNOWN));
     if (js_type(list) != JS_ARRAY || depth >= SEQUENCE_DEPTH_MAX) {
-        return status_make(STATUS_INPUT, "%s: a Sequence without a list, or too many in each other",
+        return status_make(STATUS_INPUT, "%s: a Sequence without a list, or nested too deeply",
                            WHERE);
     }
     if (js_count(list) == 1) return decoder_load_step(d, js_at(list, 0), depth + 1);

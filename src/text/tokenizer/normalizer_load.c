@@ -110,7 +110,7 @@ static struct status normalizer_load_sequence(struct normalizer *z, const struct
     const struct js_node *list = js_get(node, "normalizers");
     TRY(json_known_fields(node, WHERE, KNOWN));
     if (js_type(list) != JS_ARRAY || depth >= SEQUENCE_DEPTH_MAX) {
-        return status_make(STATUS_INPUT, "%s: a Sequence without a list, or too many in each other",
+        return status_make(STATUS_INPUT, "%s: a Sequence without a list, or nested too deeply",
                            WHERE);
     }
     for (size_t i = 0; i < js_count(list); i++)

@@ -150,7 +150,7 @@ static struct status pretokenizer_load_sequence(struct pretokenizer *p, const st
     TRY(json_known_fields(node, where, KNOWN));
     const struct js_node *list = js_get(node, "pretokenizers");
     if (js_type(list) != JS_ARRAY || depth >= SEQUENCE_DEPTH_MAX) {
-        return status_make(STATUS_INPUT, "%s: a Sequence without a list, or too many in each other",
+        return status_make(STATUS_INPUT, "%s: a Sequence without a list, or nested too deeply",
                            where);
     }
     for (size_t i = 0; i < js_count(list); i++) {
