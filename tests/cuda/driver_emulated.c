@@ -89,8 +89,8 @@ static void read_environment(void)
 /* Makes only the pages of p accessible, because changing all memory takes long. */
 static void open_pages(const void *p, size_t n_bytes, bool on)
 {
-    const uintptr_t begin = (uintptr_t)p / 4096 * 4096, end = (uintptr_t)p + n_bytes;
-    if (mprotect((void *)begin, end - begin, on ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) abort();
+    const size_t at = (size_t)((const char *)p - all.region);
+    emulated_open(at, at + n_bytes, on);
 }
 
 void emulated_read(void *to, const void *from, size_t n_bytes)
@@ -140,9 +140,12 @@ static int emu_device_use(int device)
 {
     if ((uint64_t)device < all.e.faults_from) forget_faults(&all.e);
     if (all.region != NULL) return 0;
-    void *p =
+    char *p =
         mmap(NULL, region_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return EMULATED_MEMORY;
+    p += -(uintptr_t)p % EMULATED_PAGE;
+    /* a system without huge pages changes small ones, which takes longer */
+    (void)madvise(p, region_bytes - EMULATED_PAGE, MADV_HUGEPAGE);
     all.region = p;
     return 0;
 }
@@ -185,7 +188,7 @@ static int emu_release(void *p, void *stream)
     if (--all.n_arrays > 0) return 0;
     pthread_mutex_lock(&emulated_lock); /* the last device was closed: everything starts anew */
     if (emulated_run_streams()) {
-        (void)madvise(all.region, region_bytes, MADV_DONTNEED);
+        (void)madvise(all.region, region_bytes - EMULATED_PAGE, MADV_DONTNEED);
         all.used = 0;
     }
     pthread_mutex_unlock(&emulated_lock);

@@ -27,11 +27,17 @@ void emulated_lose(void)
     all.e.lost_after = 1;
 }
 
+void emulated_open(size_t begin, size_t end, bool on)
+{
+    begin = begin / EMULATED_PAGE * EMULATED_PAGE;
+    const size_t n = (end - begin + EMULATED_PAGE - 1) / EMULATED_PAGE * EMULATED_PAGE;
+    if (n > 0 && mprotect(all.region + begin, n, on ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+        abort();
+}
+
 static void open_region(bool on)
 {
-    if (all.region == NULL) return;
-    const size_t n = (all.used + 4095) / 4096 * 4096;
-    if (n > 0 && mprotect(all.region, n, on ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) abort();
+    if (all.region != NULL) emulated_open(0, all.used, on);
 }
 
 /* Writes to a file per process in the folder SHOAL_EMULATED_RECORD: a line for each piece of work
