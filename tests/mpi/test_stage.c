@@ -92,6 +92,9 @@ static void compare(const struct layout *l, void *ctx)
     const uint64_t n_head = at.pp + 1 == l->pp ? range_count(layout_vocab(l, at.tp)) : 0;
     CU_ASSERT_EQUAL(stage_workspace_bytes(s) - sums,
                     plan.workspace_bytes - 4 * (ROWS * d + HEAD_ROWS * n_head));
+    /* rows on their way to or from another stage, then the sums: none where one rank rounds them */
+    const uint64_t exchanged = plan.exchange_bytes - layout_moe_bytes(l, at, ROWS) - 4 * ROWS * d;
+    CU_ASSERT(has_sums ? exchanged >= 8 * ROWS * (d + 1) : exchanged == 0);
     CU_ASSERT_EQUAL(stage_kv_bytes(s), plan.kv_block_bytes);
     CU_ASSERT_EQUAL(stage_state_bytes(s), SLOTS * plan.state_bytes);
     stage_destroy(&s);

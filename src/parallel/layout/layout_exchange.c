@@ -177,7 +177,7 @@ static uint64_t row_sum_elements(const struct layout *l)
 {
     const struct arch *m = l->model.arch;
     const uint64_t by_inputs = 2 * ((uint64_t)m->width + 1);
-    if (l->tp == 1) return by_inputs;
+    if (l->tp == 1) return 0; /* the kernels round sums where they compute them */
     const uint64_t n_o = arch_mixed_inputs(m);
     const uint64_t inputs = max_u64(n_o, max_u64(m->ffn, m->moe.shared_ffn));
     const uint64_t normed = m->width + quant_rows_bytes(1, m->width) / sizeof(float);
@@ -188,7 +188,7 @@ static uint64_t row_sum_elements(const struct layout *l)
 
 /* Adds up, in units of 4 bytes, for T = step_tokens rows:
  *   a buffer in flight to or from the next stage                          T D
- *   sums over ranks, int64 [T, D + 1] (a counter per row)                 2 T (D + 1)
+ *   where tp > 1: sums over ranks, int64 [T, D + 1] (a counter per row)   2 T (D + 1)
  *     or, where ranks share a host and cut by outputs, the rank's D / tp output columns and
  *     its part of the inputs and normed rows that all read (the latter may be int8 too):
  *     T (D / tp + 16) + T (max(H V, F) + D + int8 values of D) / tp
