@@ -94,6 +94,43 @@ static void a_long_journal_is_read_in_bounded_memory(void)
     unlink(path);
 }
 
+/* Writes the magic and two records whose bytes are "a=1"; the first has this type. Returns the
+ * settings of the first n_kept bytes; mem_free. */
+static char *settings_of(enum journal_type first, size_t n_kept)
+{
+    char path[] = "/tmp/shoal-journal-XXXXXX", *settings = NULL;
+    const int fd = mkstemp(path);
+    struct strbuf s;
+    strbuf_init(&s);
+    strbuf_add(&s, JOURNAL_MAGIC, JOURNAL_MAGIC_BYTES);
+    for (int i = 0; i < 2; i++) {
+        const struct journal_record r = {
+            .type = i == 0 ? first : JOURNAL_SESSION, .bytes = "a=1", .n_bytes = 3};
+        CU_ASSERT_EQUAL(journal_record_add(&s, &r, s.n).code, STATUS_OK);
+    }
+    const size_t n = n_kept < s.n ? n_kept : s.n;
+    CU_ASSERT_EQUAL(write(fd, s.data, n), (ssize_t)n);
+    CU_ASSERT_EQUAL(journal_settings_read(fd, path, &settings).code, STATUS_OK);
+    strbuf_fini(&s);
+    close(fd);
+    unlink(path);
+    return settings;
+}
+
+/* The header alone gives the settings; a part of it, or another first record, gives none. */
+static void settings_are_those_of_the_header(void)
+{
+    enum { N_HEADER = JOURNAL_MAGIC_BYTES + JOURNAL_FRAME_BYTES + 3 };
+    char *other = settings_of(JOURNAL_SESSION, SIZE_MAX);
+    CU_ASSERT_PTR_NULL(other);
+    for (size_t n = 0; n <= N_HEADER + 20; n++) {
+        char *settings = settings_of(JOURNAL_HEADER, n);
+        CU_ASSERT(n < N_HEADER ? settings == NULL
+                               : settings != NULL && strcmp(settings, "a=1") == 0);
+        mem_free(&settings);
+    }
+}
+
 /* A line with 4096 prompts and 2 answers to each, of which every third has saved tokens. */
 static void every_answer_of_a_line_is_found(void)
 {
@@ -179,6 +216,7 @@ void suite_journal_index(CU_pSuite suite)
 {
     CU_add_test(suite, "a long journal is read in bounded memory",
                 a_long_journal_is_read_in_bounded_memory);
+    CU_add_test(suite, "settings are those of the header", settings_are_those_of_the_header);
     CU_add_test(suite, "every answer of a line is found", every_answer_of_a_line_is_found);
     CU_add_test(suite, "equal ids are found of every kind", equal_ids_are_found_of_every_kind);
     CU_add_test(suite, "failpoints are parsed", failpoints_are_parsed);

@@ -55,17 +55,14 @@ struct batch_run {
  * otherwise the server's, and then journal_open compares them. */
 static struct status settle_settings(struct batch_run *r, const char *settings)
 {
-    struct journal_facts facts;
-    const char *chosen = settings;
+    char *was = NULL;
     const int fd = file_open_regular(r->journal_path, O_RDONLY);
     if (fd < 0) return mem_strndup(&r->settings, settings, strlen(settings));
-    struct status st = journal_facts_read(fd, r->journal_path, &facts);
+    struct status st = journal_settings_read(fd, r->journal_path, &was);
     close(fd);
-    if (!status_failed(&st) && facts.settings != NULL &&
-        batch_adapters_agree(facts.settings, settings))
-        chosen = facts.settings;
+    const char *chosen = was != NULL && batch_adapters_agree(was, settings) ? was : settings;
     if (!status_failed(&st)) st = mem_strndup(&r->settings, chosen, strlen(chosen));
-    journal_facts_fini(&facts);
+    mem_free(&was);
     return st;
 }
 

@@ -235,24 +235,47 @@ static struct status read_records(struct journal_cursor *c, struct journal_facts
     }
 }
 
-struct status journal_facts_read(int fd, const char *path, struct journal_facts *out)
+/* Sets *c to read all records of a journal; none, if the file does not begin with the magic. */
+static struct status begin_records(int fd, const char *path, uint64_t *file_bytes,
+                                   struct journal_cursor *c)
 {
-    *out = (struct journal_facts){.file_bytes = 0};
     struct stat info;
     char magic[JOURNAL_MAGIC_BYTES];
     if (fstat(fd, &info) != 0) {
         return status_make(STATUS_IO, "journal %s: %s", path, strerror(errno));
     }
-    out->file_bytes = (uint64_t)info.st_size;
+    *file_bytes = (uint64_t)info.st_size;
+    *c = (struct journal_cursor){
+        .fd = fd, .path = path, .at = JOURNAL_MAGIC_BYTES, .end = *file_bytes};
     if (pread(fd, magic, sizeof magic, 0) != (ssize_t)sizeof magic ||
-        memcmp(magic, JOURNAL_MAGIC, sizeof magic) != 0) {
-        return status_ok();
-    }
-    struct journal_cursor c = {
-        .fd = fd, .path = path, .at = JOURNAL_MAGIC_BYTES, .end = out->file_bytes};
+        memcmp(magic, JOURNAL_MAGIC, sizeof magic) != 0)
+        c->end = c->at;
+    return status_ok();
+}
+
+struct status journal_facts_read(int fd, const char *path, struct journal_facts *out)
+{
+    struct journal_cursor c;
+    *out = (struct journal_facts){.file_bytes = 0};
+    TRY(begin_records(fd, path, &out->file_bytes, &c));
     const struct status st = read_records(&c, out);
     journal_cursor_fini(&c);
     if (status_failed(&st)) journal_facts_fini(out);
+    return st;
+}
+
+struct status journal_settings_read(int fd, const char *path, char **out)
+{
+    struct journal_cursor c;
+    struct journal_record header;
+    uint64_t file_bytes;
+    bool found = false;
+    *out = NULL;
+    TRY(begin_records(fd, path, &file_bytes, &c));
+    struct status st = journal_cursor_next(&c, &header, &found);
+    if (!status_failed(&st) && found && header.type == JOURNAL_HEADER)
+        st = mem_strndup(out, header.bytes, header.n_bytes);
+    journal_cursor_fini(&c);
     return st;
 }
 

@@ -134,6 +134,11 @@ struct status journal_path_of(const char *output, const char *folder, char **out
 
 /* ---- settings: "name=value" lines, one for each setting that changes a row's bytes ---- */
 
+/* Local. Sets *out to the settings in the header of a journal, in new memory (mem_free), without
+ * reading what follows; NULL: it does not begin with the magic and a whole header. Errors:
+ * STATUS_IO, STATUS_MEMORY. */
+struct status journal_settings_read(int fd, const char *path, char **out);
+
 /* Local. Compares `was`, the settings in the journal `path`, with `is`, this run's. `remedy` ends
  * the error's sentence ("resume with the same"). Errors name the first setting that differs:
  * STATUS_USAGE for a flag; STATUS_INPUT for anything else (the checkpoint), and for a setting that
