@@ -320,7 +320,7 @@ class ErrorsTest:
         self.fails(2, ["another file"], self.shoal("quantize", self.model, self.model, "--format",
                                                    "int8"))
         self.fails(2, ["another file"], self.shoal("convert", self.model, self.model))
-        self.fails(2, ["checkpoint's name"], self.shoal("convert", GOLDENS / "llama-gqa" / "hf",
+        self.fails(2, ["name of a source"], self.shoal("convert", GOLDENS / "llama-gqa" / "hf",
                                                         self.work / "model.safetensors"))
         expect(self.model.read_bytes() == whole, "the model was overwritten")
 
