@@ -321,7 +321,7 @@ class ErrorsTest:
                                                    "int8"))
         self.fails(2, ["another file"], self.shoal("convert", self.model, self.model))
         self.fails(2, ["name of a source"], self.shoal("convert", GOLDENS / "llama-gqa" / "hf",
-                                                        self.work / "model.safetensors"))
+                                                       self.work / "model.safetensors"))
         expect(self.model.read_bytes() == whole, "the model was overwritten")
 
     def links_and_devices(self):

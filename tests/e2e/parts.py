@@ -105,7 +105,7 @@ class PartsTest:
         self.shoal("generate", "--model", DEMO, "--input", self.input, "--output", output, "--threads", 1,
                    "--max-model-len", 512, "--restart", "--input-part", "1/2", "--failpoint", "step:1", journal=True)
         done = self.shoal("status", "--nodes", node, "--model", DEMO, "--input", self.input, output)
-        expect(done.status == 2 and "this one has a part" in done.err, f"a forecast of a part: {done}")
+        expect(done.status == 2 and "this one had --input-part" in done.err, f"a forecast of a part: {done}")
 
     def merge_compressed(self, parts, whole):
         """Compressed parts and a compressed output. Damage of a part is named with its byte."""
