@@ -7,6 +7,7 @@
 #include "serve/output/progress.h"
 #include "serve/output/result_row.h"
 #include "serve/output/result_stream.h"
+#include "util_cases.h"
 #include "util_serve.h"
 
 #include <CUnit/CUnit.h>
@@ -321,22 +322,23 @@ static void check(uint64_t seed, int streams, int cancels, size_t *n_cut, size_t
 static void calls_get_the_answers_of_lines(void)
 {
     size_t n_cut = 0, n_pieces = 0;
-    for (uint64_t i = 0; i < RUNS; i++) check(i, 0, 0, &n_cut, &n_pieces);
+    for (uint64_t i = 0; i < util_cases(RUNS); i++) check(i, 0, 0, &n_cut, &n_pieces);
     CU_ASSERT(n_cut == 0 && n_pieces == 0);
 }
 
 static void streams_join_to_the_answers_of_lines(void)
 {
     size_t n_cut = 0, n_pieces = 0;
-    for (uint64_t i = 0; i < RUNS; i++) check(i, 7, 0, &n_cut, &n_pieces);
-    CU_ASSERT(n_cut == 0 && n_pieces > 20 * RUNS);
+    for (uint64_t i = 0; i < util_cases(RUNS); i++) check(i, 7, 0, &n_cut, &n_pieces);
+    CU_ASSERT(n_cut == 0 && n_pieces > 20 * util_cases(RUNS));
 }
 
 static void cancelled_calls_end_and_change_no_other(void)
 {
     size_t n_cut = 0, n_pieces = 0;
-    for (uint64_t i = 0; i < RUNS; i++) check(i, 5, 1 + (int)(i % 6), &n_cut, &n_pieces);
-    CU_ASSERT(n_cut > 2 * RUNS && n_cut < (CALLS - 10) * RUNS);
+    for (uint64_t i = 0; i < util_cases(RUNS); i++)
+        check(i, 5, 1 + (int)(i % 6), &n_cut, &n_pieces);
+    CU_ASSERT(n_cut > 2 * util_cases(RUNS) && n_cut < (CALLS - 10) * util_cases(RUNS));
 }
 
 void suite_lead_port(CU_pSuite suite);
