@@ -37,6 +37,15 @@ static struct status check_rounding(const struct arch_reading *r, const char *ke
                        key, wanted, found, why);
 }
 
+/* True for the list that has only the output layer, which is left as it is without a list, too. An
+ * empty list would round its inputs. */
+static bool is_head_alone(const struct js_node *list)
+{
+    const char *name = js_string(js_at(list, 0), NULL);
+    return js_type(list) == JS_ARRAY && js_count(list) == 1 && name != NULL &&
+           strcmp(name, "lm_head") == 0;
+}
+
 /* With BitNet's quant_method, linears read rows that are rounded to 8 bits. Linears of the class
  * "bitlinear" divide by their scale; those of mode "online" round weights that the file has as
  * floats. */
@@ -56,14 +65,15 @@ static struct status derive_rounding(struct arch_reading *r)
     TRY(check_rounding(r, "quantization_mode", "offline", "offline",
                        "which rounds weights that are stored as floats; the packed checkpoint has "
                        "them rounded"));
-    if (!arch_field_is_off(js_get(q, "use_rms_norm")) ||
-        js_type(js_get(q, "modules_to_not_convert")) != JS_NULL) {
-        return status_make(
-            STATUS_INPUT,
-            "%s: quantization_config: use_rms_norm and modules_to_not_convert are not "
-            "implemented",
-            r->what);
-    }
+    const struct js_node *left_alone = js_get(q, "modules_to_not_convert");
+    if (!arch_field_is_off(js_get(q, "use_rms_norm")))
+        return status_make(STATUS_INPUT, "%s: quantization_config: use_rms_norm is not implemented",
+                           r->what);
+    if (js_type(left_alone) != JS_NULL && !is_head_alone(left_alone))
+        return status_make(STATUS_INPUT,
+                           "%s: quantization_config: modules_to_not_convert is not implemented for "
+                           "other lists than [\"lm_head\"]",
+                           r->what);
     r->m.rounds_inputs = true;
     return status_ok();
 }

@@ -212,13 +212,19 @@ static struct status file_claims_take(struct file_claims *c, struct claim *k)
 
 /* ---- renewing ---- */
 
+/* Notes the loss of a lease, unless it is this process's after all: the first look may have failed
+ * for a moment. */
 static void file_claims_lose(struct file_claims *c, const struct claim *k)
 {
     struct lease_view v;
     char who[256] = "another process";
     if (status_failed(&c->lost)) return;
     const struct status st = lease_look(k->lease, k->fd, &v);
-    if (!status_failed(&st) && v.fd >= 0) lease_owner_describe(&v.owner, who, sizeof who);
+    if (status_failed(&st) || lease_is_at(k->lease, k->fd)) {
+        lease_view_close(&v);
+        return;
+    }
+    if (v.fd >= 0) lease_owner_describe(&v.owner, who, sizeof who);
     lease_view_close(&v);
     c->lost =
         status_make(STATUS_IO,

@@ -335,7 +335,7 @@ static struct status job_run_steps(struct job *j, struct lead_loop *l)
         const uint32_t group = (uint32_t)(step % j->layout->pp);
         if (l->in_flight[group]) st = job_collect(j, l, group, st);
         heed_drain(j, l);
-        if (!done && !l->drains) st = move_experts(j, l, step, st);
+        if (!done && !l->is_asked) st = move_experts(j, l, step, st);
         if (!done && !l->drains && !status_failed(&st)) {
             st = plan_step(j, l, step, &done);
         }

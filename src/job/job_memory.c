@@ -12,6 +12,9 @@
 #include "weights/weights_fit.h"
 
 #include <errno.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -248,6 +251,14 @@ struct plan_tables job_tables(const struct job *j)
     return (struct plan_tables){(int32_t)g.n_full, (int32_t)g.n_windowed, (int32_t)g.window};
 }
 
+/* True when a folder can be made at `path`; otherwise errno says why. */
+static bool can_make_folder(const char *path)
+{
+    char copy[PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    return access(dirname(copy), W_OK | X_OK) == 0;
+}
+
 /* Checks a folder before the weights are loaded and files are made. is_made: a missing folder will
  * be made, in a folder that must exist. */
 static struct status check_tier_folder(const char *flag, const struct tier_place *place,
@@ -256,7 +267,7 @@ static struct status check_tier_folder(const char *flag, const struct tier_place
     struct stat info;
     if (place->n_bytes == 0) return status_ok();
     if (stat(place->dir, &info) != 0) {
-        if (is_made && errno == ENOENT) return status_ok();
+        if (is_made && errno == ENOENT && can_make_folder(place->dir)) return status_ok();
     } else if (!S_ISDIR(info.st_mode)) {
         errno = ENOTDIR;
     } else if (access(place->dir, W_OK | X_OK) == 0) {
@@ -344,20 +355,21 @@ static struct status size_tier(struct job *j)
                        (unsigned long long)block_bytes, (unsigned long long)bytes);
 }
 
-/* Refuses a --kv-blocks for which the ranks of this host together lack memory, because the system
- * would grant it and end the job when it is used. */
+/* **Collective (host)**. Refuses a --kv-blocks for which this host has too little memory, because
+ * the system would grant it and end the job when it is used. What others use is not counted: it may
+ * be free again by then. */
 static struct status check_asked_blocks(const struct job *j, uint64_t block_bytes)
 {
-    const uint64_t n_ranks = (uint64_t)comm_size(j->comm, COMM_HOST);
-    const uint64_t n_free = mem_available_bytes(), n = j->o->run.kv_blocks;
-    if (n == 0 || n_free == 0 || j->o->device.device != DEVICE_CPU ||
-        (double)n * (double)block_bytes * (double)n_ranks <= (double)n_free)
+    const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
+    const uint64_t has = j->topo->nodes[j->topo->ranks[launched].host].memory_bytes;
+    int64_t needed = (int64_t)(j->o->run.kv_blocks * block_bytes);
+    comm_sum_i64(j->comm, COMM_HOST, &needed, 1);
+    if (has == 0 || j->o->device.device != DEVICE_CPU || (uint64_t)needed <= has)
         return status_ok();
     return status_make(STATUS_USAGE,
-                       "--kv-blocks %llu: the ranks of a host need %.0f MiB for them, but %.0f are "
-                       "free; give fewer, or leave the flag out",
-                       (unsigned long long)n, mib(block_bytes) * (double)n * (double)n_ranks,
-                       mib(n_free));
+                       "--kv-blocks %llu: the ranks of a host need %.0f MiB for them, but it has "
+                       "%.0f; give fewer, or leave the flag out",
+                       (unsigned long long)j->o->run.kv_blocks, mib((uint64_t)needed), mib(has));
 }
 
 struct status job_size_memory(struct job *j)

@@ -197,7 +197,7 @@ struct status job_paths_check_inputs(const struct job_options *o, const struct i
     struct named files[NAMED_MAX];
     const size_t n = list_named(o, files);
     for (size_t i = 0; i < n; i++) {
-        if (!files[i].writes || files[i].path == NULL) continue;
+        if (!files[i].writes || files[i].path == NULL || strcmp(files[i].path, "-") == 0) continue;
         const char *same = input_files_find(inputs, files[i].path);
         if (same != NULL)
             return status_make(STATUS_USAGE, "--%s %s: expected another file than the input %s",

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -61,8 +62,12 @@ static struct status take_values(struct request_defaults *d, const struct js_nod
     }
     const struct js_node *top_k = js_get(root, "top_k");
     if (!is_default(given, "top-k") || js_type(top_k) == JS_NULL) return status_ok();
+    double real = 0;
     if (js_int(top_k, &d->top_k)) return status_ok();
-    return status_make(STATUS_INPUT, "top_k: expected an integer; --top-k overrides it");
+    if (!js_number(top_k, &real) || real != floor(real) || fabs(real) > INT32_MAX)
+        return status_make(STATUS_INPUT, "top_k: expected an integer; --top-k overrides it");
+    d->top_k = (int64_t)real; /* some programs write 50.0 */
+    return status_ok();
 }
 
 /* As take_values, and refuses values that the flags would refuse, which the user did not give. */

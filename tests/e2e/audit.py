@@ -100,7 +100,7 @@ class AuditTest:
         self.audited("short input", 3, says="it ends before the line", given=changed)
         self.audited("score", 3, command="score", says="command was generate")
         absent = self.work / "absent"
-        self.audited("journal elsewhere", 0, "--journal", absent, says="there is no journal")
+        self.audited("journal elsewhere", 0, "--journal", absent, says="without a journal")
         expect(not absent.exists(), f"an audit made {absent}")
 
     def test_changes(self):
@@ -108,7 +108,7 @@ class AuditTest:
         out = self.audited("changed row", 4, says="row of line 12, byte")
         expect(out == VERDICT.format(N_LINES - 1, N_LINES, self.output, 1), out)
         (self.work / "out.jsonl.journal").unlink()
-        self.audited("no journal", 4, says="there is no journal", ranks=2)
+        self.audited("no journal", 4, says="without a journal", ranks=2)
 
     def test_score(self):
         scores = self.work / "scores.jsonl"

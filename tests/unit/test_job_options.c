@@ -138,7 +138,9 @@ static void folders_for_kv_blocks_are_checked_first(void)
         bool for_tier, for_store;
     } cases[] = {{"/tmp", true, true},
                  {"/dev/null", false, false},
-                 {"/nowhere", false, true}}; /* a store's folder is made */
+                 {"/tmp/shoal-none", false, true}, /* a store's folder is made */
+                 {"/tmp/shoal-none/", false, true},
+                 {"/tmp/shoal-none/store", false, false}};
     static struct job_options o;
     static struct job j;
     const struct flag_table table = table_of(IN_GENERATE);

@@ -227,6 +227,23 @@ static enum status_code check_pattern(const char *name)
     return st.code;
 }
 
+/* Whether a job whose --input is a pattern of the current folder may write to stdout. */
+static enum status_code check_stdout(void)
+{
+    char before[4096];
+    const char *list[1] = {"[!lm]*"};
+    struct input_files inputs;
+    const struct job_options o = {
+        .files = {.input = {.values = {"[!lm]*"}, .n = 1}, .output = "-"}};
+    CU_ASSERT_PTR_NOT_NULL_FATAL(getcwd(before, sizeof before));
+    CU_ASSERT_EQUAL_FATAL(chdir(dir), 0);
+    CU_ASSERT_EQUAL(input_files_expand(list, 1, &inputs).code, STATUS_OK);
+    const struct status st = job_paths_check_inputs(&o, &inputs);
+    input_files_fini(&inputs);
+    CU_ASSERT_EQUAL_FATAL(chdir(before), 0);
+    return st.code;
+}
+
 /* Otherwise the output of the first run would be an input of the second, which would be refused. */
 static void outputs_that_a_pattern_will_match_are_refused(void)
 {
@@ -236,6 +253,7 @@ static void outputs_that_a_pattern_will_match_are_refused(void)
     CU_ASSERT_EQUAL(check_pattern("*.jsonl"), STATUS_OK);
     CU_ASSERT_EQUAL(check_pattern("i*"), STATUS_OK);
     CU_ASSERT_EQUAL(check_pattern("in.jsonl"), STATUS_OK);
+    CU_ASSERT_EQUAL(check_stdout(), STATUS_OK);
     CU_ASSERT_EQUAL(check_pattern("../../tm[p]"), STATUS_OK); /* a file there would be called tmp */
     teardown();
 }

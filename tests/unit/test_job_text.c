@@ -48,6 +48,9 @@ static void good_defaults_are_taken(void)
     CU_ASSERT(t.n_end_ids == 2 && t.end_ids[0] == 7 && t.end_ids[1] == 9);
     CU_ASSERT_STRING_EQUAL(t.chat_missing, "this model has no tokenizer");
     job_text_fini(&t);
+    CU_ASSERT_EQUAL(read_texts("{\"top_k\":50.0}", &t).code, STATUS_OK);
+    CU_ASSERT_EQUAL(t.defaults.top_k, 50);
+    job_text_fini(&t);
 }
 
 static void wrong_defaults_are_named(void)
@@ -57,6 +60,7 @@ static void wrong_defaults_are_named(void)
         {"{\"temperature\":-1}", "--temperature: expected 0 or more, found -1"},
         {"{\"top_p\":7}", "--top-p: expected above 0"},
         {"{\"top_k\":\"x\"}", "top_k: expected an integer"},
+        {"{\"top_k\":50.5}", "top_k: expected an integer"},
         {"{\"repetition_penalty\":0}", "--repetition-penalty: expected above 0"},
         {"{\"eos_token_id\":\"</s>\"}", "eos_token_id: expected a token id"},
         {"{\"eos_token_id\":[1,\"</s>\"]}", "eos_token_id: expected a token id"},

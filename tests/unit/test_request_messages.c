@@ -95,6 +95,10 @@ static void content_parts_are_text(void)
                  "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]");
     check_prompt(&r, "ab");
 
+    r = converse(t, "{{ messages[1].content.b }}",
+                 "\"a\"},{\"role\":\"ipython\",\"content\":{\"b\":\"tool\"}");
+    check_prompt(&r, "tool");
+
     static const struct {
         const char *content, *code, *says;
     } wrong[] = {

@@ -29,10 +29,13 @@ struct byte_source {
 };
 
 /* Opens a file without waiting for the writer of a named pipe: the job must heed signals until one
- * comes. Reads then wait as usual (read_file polls first). */
+ * comes. Reads then wait as usual (read_file polls first). Other files are opened as usual, because
+ * file servers may let an open wait. */
 static int open_at_once(const char *path)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat info;
+    const bool is_pipe = stat(path, &info) == 0 && S_ISFIFO(info.st_mode);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | (is_pipe ? O_NONBLOCK : 0));
     if (fd >= 0) (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     return fd;
 }

@@ -316,8 +316,17 @@ static struct status take_parts(struct request_parser *p, const struct js_node *
     return status_ok();
 }
 
-/* Checks the types of a message's role and content. A tool's content may be an object, which
- * templates print as JSON; null stands beside tool calls. */
+/* True for the roles whose content is text or a list of parts. Templates print objects of others, a
+ * tool's results, as JSON. */
+static bool is_speaker(const char *role)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant"};
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++)
+        if (strcmp(role, roles[i]) == 0) return true;
+    return false;
+}
+
+/* Checks the types of a message's role and content. null stands beside tool calls. */
 static struct status check_message(struct request_parser *p, const struct js_node *message,
                                    size_t m)
 {
@@ -328,7 +337,7 @@ static struct status check_message(struct request_parser *p, const struct js_nod
         return request_bad(p, "invalid_request", "messages[%zu].role: expected a string, found %s",
                            m, request_type_name(js_get(message, "role")));
     if (type == JS_STRING || type == JS_ARRAY || type == JS_NULL ||
-        (type == JS_OBJECT && strcmp(role, "tool") == 0))
+        (type == JS_OBJECT && !is_speaker(role)))
         return status_ok();
     return request_bad(p, "invalid_request",
                        "messages[%zu].content: expected a string or a list of parts, found %s", m,
