@@ -220,12 +220,9 @@ static void file_claims_lose(struct file_claims *c, const struct claim *k)
     char who[256] = "another process";
     if (status_failed(&c->lost)) return;
     const struct status st = lease_look(k->lease, k->fd, &v);
-    if (status_failed(&st) || lease_is_at(k->lease, k->fd)) {
-        lease_view_close(&v);
-        return;
-    }
-    if (v.fd >= 0) lease_owner_describe(&v.owner, who, sizeof who);
+    if (!status_failed(&st) && v.fd >= 0) lease_owner_describe(&v.owner, who, sizeof who);
     lease_view_close(&v);
+    if (lease_is_at(k->lease, k->fd)) return;
     c->lost =
         status_make(STATUS_IO,
                     "%s %s: %s took it over, because this process did not renew its lease for "
