@@ -303,6 +303,7 @@ void op_gelu(const struct kern_table *k, float *x, size_t n)
 
 struct relu2_job {
     float *x;
+    const float *up; /* NULL: none */
     size_t n;
 };
 
@@ -313,39 +314,22 @@ static void relu2_part(const void *job_, struct part part)
     if (!part_take(&part, job->n, 1, &i, &end)) return;
     for (; i < end; i++) {
         const float x = job->x[i] < 0 ? 0 : job->x[i];
-        job->x[i] = x * x;
+        job->x[i] = job->up != NULL ? (x * x) * job->up[i] : x * x;
     }
 }
 
 void op_relu2(const struct kern_table *k, float *x, size_t n)
 {
-    const struct relu2_job job = {x, n};
+    const struct relu2_job job = {x, NULL, n};
     assert(k->device == NULL);
     part_run(k->team, n, relu2_part, &job);
 }
 
-struct relu2_gate_job {
-    float *gate;
-    const float *up;
-    size_t n;
-};
-
-static void relu2_gate_part(const void *job_, struct part part)
-{
-    const struct relu2_gate_job *job = job_;
-    size_t i, end;
-    if (!part_take(&part, job->n, 1, &i, &end)) return;
-    for (; i < end; i++) {
-        const float x = job->gate[i] < 0 ? 0 : job->gate[i];
-        job->gate[i] = (x * x) * job->up[i];
-    }
-}
-
 void op_relu2_gate(const struct kern_table *k, float *gate, const float *up, size_t n)
 {
-    const struct relu2_gate_job job = {gate, up, n};
+    const struct relu2_job job = {gate, up, n};
     assert(k->device == NULL);
-    part_run(k->team, n, relu2_gate_part, &job);
+    part_run(k->team, n, relu2_part, &job);
 }
 
 struct sigmoid_rows_job {

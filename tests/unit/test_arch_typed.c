@@ -134,8 +134,9 @@ static void ranks_hold_whole_heads_of_both_widths(void)
     free(l);
 }
 
-/* Where ranks cut inputs in quantization groups, a rank holds whole groups in the layers of either
- * width: 96 values are 2 heads of 48 and a part of 2 heads of 64, so a unit has 6 heads. */
+/* A rank holds whole quantization groups, here of 96 values, in layers with heads of 48 values and
+ * in those with heads of 64. 2 heads of 48 fill a group, 3 heads of 64 fill two, so ranks are cut
+ * at multiples of 6 heads. */
 static void ranks_hold_whole_groups_of_both_widths(void)
 {
     static const struct range with_groups[] = {{0, 18}, {18, 30}},
