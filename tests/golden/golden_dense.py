@@ -427,6 +427,7 @@ MODELS = {
             num_key_value_heads=2, rms_norm_eps=1e-6, attention_bias=True, tie_word_embeddings=False,
             rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=1e4), **LONG_CONTEXT)),
     # packed ternary weights and activations rounded to 8 bits; the published fields. Few tokens, each of which rounds 496 numbers
+    # (made with TORCHDYNAMO_DISABLE=1, because transformers would compile its rounding)
     "bitnet-packed": dict(
         cls=BitNetForCausalLM, dtype=torch.bfloat16, prompts=(3, 6), generated=True, tokenizer="qwen3-next", ternary=True,
         fields=dict(rope_parameters=None, rope_theta=500000.0, quantization_config=PACKED),
