@@ -174,10 +174,10 @@ class HiddenTest:
             expect(done.status == -9, f"{point} did not strike: {done}")
             self.must("killed", *FLAGS, journal=True)
             self.same("killed")
-        done = self.job("killed2", *FLAGS, "--tp", 2, "--checkpoint-tokens", 8, "--max-batch", 3, "--failpoint",
-                        "step:60", ranks=2, journal=True)
+        done = self.job("killed2", *FLAGS, "--tp", 2, "--checkpoint-tokens", 8, "--max-batch", 3, "--speculate",
+                        "off", "--failpoint", "step:60", ranks=2, journal=True)
         expect(done.status not in (0, None), f"{done}")
-        done = self.job("killed2", *FLAGS, "--checkpoint-tokens", 8, "--speculate", "off", "--failpoint", "step:40",
+        done = self.job("killed2", *FLAGS, "--checkpoint-tokens", 8, "--speculate", "off", "--failpoint", "step:20",
                         journal=True)
         expect(done.status == -9, f"{done}")
         self.must("killed2", *FLAGS, journal=True)
