@@ -219,8 +219,8 @@ struct packed_row {
     size_t left;
 };
 
-/* Returns the packed row that host h sent back for the row-th of the rows that it got from this
- * host. */
+/* Returns the packed row that host h sent back for row `row` of those that it got from this host.
+ */
 static struct packed_row result_of(const struct by_host *b, int h, size_t row)
 {
     const struct result_block *in = &b->results[b->to[h].first_result];

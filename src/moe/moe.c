@@ -30,7 +30,7 @@ static bool is_list(enum buffer which)
     return which == BUF_LIST_IDS || which == BUF_SLOT || which >= BUF_MOVE;
 }
 
-/* True for a buffer that must keep its content until moe_finish, so that each lane has its own. */
+/* True for a buffer that must keep its content until moe_finish: each lane has one of its own. */
 static bool is_kept(enum buffer which)
 {
     return which == BUF_OUT || which == BUF_MARKS || which == BUF_ROW_OF ||
