@@ -350,6 +350,7 @@ void op_gated(const struct kern_table *k, const struct gated_args *a);
 void op_swiglu_clamped(const struct kern_table *k, float *gate, const float *up, size_t n,
                        float alpha, float limit);
 
+/* h [n] += x [n]. */
 void op_add(const struct kern_table *k, float *h, const float *x, size_t n);
 
 /* Adds bias [n] to each row of y [n_rows, n]. */

@@ -394,8 +394,8 @@ static int compare_used(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Appends a file of a folder. Skips folders, files that no store has written, and files that have
- * gone. */
+/* Appends a file of a folder. Skips folders, files that have gone, and names that no store makes
+ * (hidden or too long). */
 static struct status list_file(struct file_list *l, const char *path, const char *name,
                                unsigned folder)
 {

@@ -304,8 +304,8 @@ static int32_t counter(const struct combine *c, const struct choice *choice)
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
-/* Adds to token t's row of h the output `out` [D] of its experts, that of its experts without
- * weights, and that of the shared experts. */
+/* Adds to token t's row of h, times c->scale, the outputs of its experts (`out` [D], changed), of
+ * its experts without weights and of the shared experts; adds n_bad to its counter. */
 static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_bad)
 {
     const struct kern_table *kern = c->m->o.kern;

@@ -93,7 +93,7 @@ static size_t pack_row(const struct pack_job *job, size_t row, char *to)
         if (is_last) sums[n] = c.n_bad;
         if (!is_last || n < TILE) {
             n_bytes += wire_ints_pack(sums, n + is_last, to + n_bytes);
-        } else { /* the counter is a block of its own, as it would be in one message */
+        } else { /* the counter is a block of its own, as if the row were packed at once */
             n_bytes += wire_ints_pack(sums, n, to + n_bytes);
             n_bytes += wire_ints_pack(sums + n, 1, to + n_bytes);
         }

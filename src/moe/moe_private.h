@@ -211,7 +211,7 @@ struct moe {
     uint32_t n_local_max;                   /* the largest number of places that a rank holds */
     size_t n_work_max;                      /* expert pieces that a rank may have to compute */
     const struct expert_exchange *exchange; /* chosen by moe_create, as are the next two */
-    struct status (*add_blocks)(struct moe *m, struct pass *p); /* called by moe_compute */
+    struct status (*add_blocks)(struct moe *m, struct pass *p); /* called by moe_run_experts */
     const struct expert_inner *inner;
     struct grown buffers[MOE_LANES][BUF_COUNT]; /* those not kept until moe_finish: lane 0's */
     int lane;                                   /* of the current call */
