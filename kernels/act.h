@@ -12,9 +12,9 @@ struct act_rows {
     size_t n;     /* inputs, K of the linears */
     void *memory; /* act_codes_bytes, 64-byte aligned, borrowed; NULL: never quantized (weight-only
                      arithmetic) */
-    /* n_all 0: x has all inputs. Else x has only the inputs [first, first + n) of n_all, where
-     * groups begin and end, and `memory` holds the quantized values of all n_all inputs; other
-     * ranks make the rest. */
+    /* n_all 0: x has all inputs. Else x has only the inputs [first, first + n) of n_all, which are
+     * whole groups, and `memory` holds the quantized values of all n_all inputs; other ranks make
+     * the rest. */
     size_t first, n_all;
     struct quant_rows codes; /* of all inputs; group 0: not made yet */
     struct quant_rows own;   /* the part that is made from x */

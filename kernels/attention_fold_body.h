@@ -257,8 +257,8 @@ ALWAYS_INLINE void fold_values(enum dtype t, size_t n_rows, size_t n_vectors,
     }
 }
 
-/* Folds a tile's (m, l) of n rows into their states, and sets the factors a and b. Handles the
- * cases that fold_states does not. */
+/* Folds a tile's (m, l) of n rows into their states, and sets the factors a and b, in all cases for
+ * which fold_states has no fast path. */
 ALWAYS_INLINE void fold_some(size_t n, const struct seen_row *rows, struct rows_part *part)
 {
     float max[FOLD_ROWS], x[16] = {0.0f};
@@ -281,7 +281,7 @@ ALWAYS_INLINE void fold_some(size_t n, const struct seen_row *rows, struct rows_
 }
 
 /* Folds a tile's (m, l) of n rows into their states, and sets the factors a and b. Takes a fast
- * path where it can. */
+ * path where there is one. */
 ALWAYS_INLINE void fold_states(size_t n, const struct seen_row *rows, struct rows_part *part)
 {
     if (rows[0].is_first) {

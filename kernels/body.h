@@ -28,8 +28,8 @@ DEVICE_INLINE float kern_pow2f(int e)
     return f32_from_bits((uint32_t)(127 + e) << 23);
 }
 
-/* Returns the limit that a leaf's f32 partial sum must stay below to enter the grid of step 2^-g.
- */
+/* Returns the limit that the magnitude of a leaf's f32 partial sum must stay below on the grid
+ * 2^-g. */
 DEVICE_INLINE float kern_grid_limit(uint32_t grid_bits)
 {
     return kern_pow2f(51 - (int)grid_bits);
@@ -100,14 +100,13 @@ DEVICE_INLINE float kern_attention_sum(const struct attn_args *a, size_t head, f
     return a->sinks != NULL ? sum + el_exp_body(a->sinks[head] - max) : sum;
 }
 
-/* Returns the number of floats that `parts` has for one tile and head: whole cache lines. */
+/* Returns the floats of attn_slice.parts for one tile and head: whole cache lines. */
 DEVICE_INLINE size_t kern_part_floats(size_t head_dim)
 {
     return head_dim + 16;
 }
 
-/* Returns the address of a block's keys (what = 0) or values (1) of kv head g, from slot 0 on; and
- * the address of their scales. */
+/* Returns the address of a block's keys (what = 0) or values (1) of kv head g, from slot 0 on. */
 DEVICE_INLINE void *kern_kv_half(const struct kv_view *kv, int32_t block, int what, size_t g)
 {
     const size_t part = kv->latent ? (size_t)block : (size_t)block * 2 + (size_t)what;
@@ -115,6 +114,7 @@ DEVICE_INLINE void *kern_kv_half(const struct kv_view *kv, int32_t block, int wh
     return (char *)kv->base + half * (kv_half_bytes(kv->dtype, kv->head_dim) + kv->beside_bytes);
 }
 
+/* Returns the address of the scales of such int8 keys or values. */
 DEVICE_INLINE float *kern_kv_scales(const void *half, size_t head_dim)
 {
     return (float *)((uintptr_t)half + KV_BLOCK_TOKENS * head_dim);

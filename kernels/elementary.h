@@ -8,7 +8,7 @@
  * error is below 1 ulp (measured over all floats by tests/kernels/test_elementary.c). */
 float el_expf(float x);
 
-/* Computes sin and cos of a finite |x| < 2^24, rounded to f32 from double. */
+/* Computes sin and cos of x, |x| < 2^24, in double and rounds them to f32. */
 void el_sincosf(float x, float *sin, float *cos);
 
 /* Returns the natural logarithm of a positive finite double, with an error below 2 ulp. */

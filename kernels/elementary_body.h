@@ -199,7 +199,7 @@ DEVICE_INLINE double el_cos_series(double r)
     return fma(c, z, 1.0);
 }
 
-/* Computes sin and cos of a finite |x| < 2^24. */
+/* Computes sin and cos of x, |x| < 2^24, in double and rounds them to f32. */
 DEVICE_INLINE void el_sincos_body(float x, float *sin, float *cos)
 {
     /* pi/2 = hi + lo to 107 bits. k < 2^24, so x - k * hi is exact in one fma. */

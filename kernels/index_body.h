@@ -1,6 +1,7 @@
-/* The scores of sparse attention's index (struct index_args), shared by the instruction sets:
- * FOLD_ROWS index heads of a row at a time take the place that attention_fold_body.h gives to rows,
- * and are multiplied with a tile of index keys. Needs the same functions as that file. */
+/* Computes the scores of sparse attention's index (struct index_args); shared by the instruction
+ * sets. FOLD_ROWS index heads of one row at a time (the last few singly) go through `scores` of
+ * attention_fold_body.h as rows do there, against a tile of index keys. Needs the same functions as
+ * that file. */
 #ifndef SHOAL_KERNELS_INDEX_BODY_H
 #define SHOAL_KERNELS_INDEX_BODY_H
 

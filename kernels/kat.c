@@ -21,7 +21,7 @@ enum {
     QUANT_INS = 203,    /* inputs of quantized weights: every group size has a short last group */
     QUANT_FEW_ROWS = 7, /* rows of the kernel's first call; its second has the others: two tiles of
                            16, and a row */
-    QUANT_MAX_GROUPS = 8, /* in groups of 32 inputs; larger groups are fewer */
+    QUANT_MAX_GROUPS = 8, /* with 32 inputs in a group; larger groups are fewer */
 };
 static_assert(QUANT_ROWS == QUANT_FEW_ROWS + 33, "the rest has two tiles of 16, and one row");
 static_assert(CACHE >= OUTS_PADDED * INS, "the packed weight fits");

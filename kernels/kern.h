@@ -25,7 +25,7 @@
 
 /* A weight matrix [N, K] (N outputs, K inputs) packed for the kernels, in panels (packed tiles) of
  * PANEL_COLUMNS = 16 outputs:
- *     element (n, k) stands at data[(n / 16 * K + k) * 16 + n % 16]
+ *     element (n, k) is at data[(n / 16 * K + k) * 16 + n % 16]
  *
  *     panel 0                          panel 1
  *     k=0: n0 n1 ... n15               k=0: n16 n17 ... n31
@@ -335,8 +335,8 @@ struct kern_table {
     /* Quantizes row `row` of x, which has n inputs, to int8 codes (struct quant_rows). */
     void (*quantize_row)(const float *x, size_t n, const struct quant_rows *out, size_t row);
 
-    /* grid_to_f32: y[i] = (float)((double)sums[i] * 2^-g). grid_add: h[i] = h[i] + that. n
-     * elements. */
+    /* grid_to_f32: y[i] = v_i with v_i = (float)((double)sums[i] * 2^-g). grid_add: h[i] = h[i] +
+     * v_i. n elements. */
     void (*grid_to_f32)(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
     void (*grid_add)(const int64_t *sums, size_t n, uint32_t grid_bits, float *h);
 
@@ -447,8 +447,7 @@ struct kern_table {
                        size_t n, void *panel);
 };
 
-/* Runs the kernel of a gate kind with an up: y = gate, through its activation, times up. y may be
- * gate. */
+/* Runs the kernel of a gate that has an up projection: y = activation(gate) * up. y may be gate. */
 static inline void kern_gate(const struct kern_table *k, enum gate_kind kind, const float *gate,
                              const float *up, size_t n, float *y)
 {

@@ -176,7 +176,7 @@ static void count_bad(const struct slice *s, size_t r, int64_t n_bad)
 }
 
 /* Ends a leaf: adds its partial sums *c to the integer sums and sets *c to +0. Returns the number
- * of outputs whose partial does not fit the grid. */
+ * of outputs whose partial sum does not fit the grid. */
 ALWAYS_INLINE int end_leaf(enum dtype t, const struct slice *s, size_t panel, const struct grid *g,
                            struct v16 *c, struct sums16 *sums)
 {

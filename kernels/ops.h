@@ -166,8 +166,8 @@ void op_attention(const struct kern_table *k, const struct attn_args *a);
 
 /* Chooses the positions of each row that sees more than a->n_chosen: chosen [T, n_chosen], in which
  * the other rows are not written. scores [n_floats] is working memory, at least for the row that
- * sees most positions, in whole tiles; op_index works on as many rows at a time as it has room for.
- * Not on a device. */
+ * sees the most positions, in whole tiles; op_index works on as many rows at a time as it has room
+ * for. Not on a device. */
 void op_index(const struct kern_table *k, const struct index_args *a, int32_t *chosen,
               float *scores, size_t n_floats);
 
@@ -251,8 +251,8 @@ struct delta_states {
  *   beta = 1 / (1 + exp(-b));  decay = exp(-(exp(decay_log) * softplus(a + step_bias))), with
  *   softplus(x) = x > 20 ? x : (float)log(1 + (double)exp(x))
  *   o = delta_rule;  out_i = swiglu(gate z_i, rmsnorm(o of a value head, norm)_i)
- * With by_channel, a and step_bias have key_dim values for each value head. They give it key_dim
- * decays, all with its decay_log; and out_i = rmsnorm(o, norm)_i * sigmoid(z_i). If the decays are
+ * With by_channel, each value head has key_dim values of a and of step_bias, and thus key_dim
+ * decays, all from its decay_log; and out_i = rmsnorm(o, norm)_i * sigmoid(z_i). If decays are
  * bounded, decay = exp(least_log * (1 / (1 + exp(-(exp(decay_log) * (a + step_bias)))))).
  * Before the call, a sequence's slot holds its states after its earlier rows; afterwards, after its
  * last row. */
@@ -350,6 +350,7 @@ void op_gated(const struct kern_table *k, const struct gated_args *a);
 void op_swiglu_clamped(const struct kern_table *k, float *gate, const float *up, size_t n,
                        float alpha, float limit);
 
+/* h [n] += x [n]. */
 void op_add(const struct kern_table *k, float *h, const float *x, size_t n);
 
 /* Adds bias [n] to each row of y [n_rows, n]. */
@@ -470,8 +471,8 @@ struct change_logits_args {
 };
 void op_change_logits(const struct kern_table *k, const struct change_logits_args *a);
 
-/* Draws a token by sample/pick.h for each of the rows [n_rows, n] of whole vocabularies; rows is a
- * list. */
+/* Draws a token by sample/pick.h from each row of logits [n_rows, n], which holds a whole
+ * vocabulary; rows is a list. */
 struct pick_row {
     float max, inv_t; /* largest logit; 1 / temperature */
     float top_p, min_p;

@@ -49,8 +49,8 @@ struct run {
     size_t seq, row0, n, n_shared;
 };
 
-/* Returns the number of blocks, at most `most`, with which both sequences begin. A row's own tile
- * is not counted. */
+/* Returns the number of blocks, at most `most`, with which both sequences begin. The block of b's
+ * own row is not counted. */
 static size_t shared_blocks(const struct seq_rows *a, const struct seq_rows *b, size_t most)
 {
     size_t n = 0;

@@ -18,7 +18,7 @@ static uint32_t largest_of(const float *x, size_t n)
     return most;
 }
 
-/* Rounds |x| < 2^22 to the nearest integer, ties to even: beyond 2^23 floats have no fraction. */
+/* Rounds x, |x| < 2^22, to the nearest integer, ties to even: from 2^23 on floats are integers. */
 static inline float nearest(float x)
 {
     const float shift = 0x1.8p23f;

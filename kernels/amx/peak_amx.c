@@ -1,4 +1,4 @@
-/* The loop that peak.c times with AMX: independent chains in all four tiles of sums. */
+/* The AMX loop that peak.c times: independent chains in all four tiles of sums. */
 #include "kernels/peak_isa.h"
 
 #include "kernels/amx/tiles.h"

@@ -39,8 +39,8 @@ struct pairs_work {
     struct pairs_row rows[QUANT_BLOCK_ROWS];
 };
 
-/* The groups [g, g + n_groups) of a K-slice, for n_rows rows. begins: the chains start with it, at
- * +0. */
+/* The groups [g, g + n_groups) of a K-slice, for n_rows rows. begins: the chains start with this
+ * K-slice, at +0. */
 struct pairs_piece {
     size_t n_rows, g, n_groups, n_quads; /* n_quads: of one group */
     bool begins;

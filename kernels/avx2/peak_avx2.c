@@ -1,5 +1,5 @@
-/* The loops that peak.c times with AVX2 and FMA: independent chains of multiply-adds in registers,
- * and reads of memory. */
+/* The AVX2 and FMA loops that peak.c times: independent chains of multiply-adds in registers, and
+ * reads of memory. */
 #include "kernels/peak_isa.h"
 
 #include <immintrin.h>

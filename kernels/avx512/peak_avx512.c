@@ -1,5 +1,5 @@
-/* The loops that peak.c times with AVX-512 and VNNI: independent chains of multiply-adds in
- * registers, and reads of memory. */
+/* The AVX-512 and VNNI loops that peak.c times: independent chains of multiply-adds in registers,
+ * and reads of memory. */
 #include "kernels/peak_isa.h"
 
 #include <immintrin.h>

@@ -57,9 +57,9 @@ struct gemm_rows {
     size_t stride;  /* floats from row to row of scratch memory */
 };
 
-/* Multiplies with shoal's own kernel what the library does not: with `leafy` the leaves (K-blocks)
- * from leaf0 on, otherwise all inputs. Either no algorithm passed its trial (gemm_trials.c), or the
- * library refused the shape. */
+/* Computes with shoal's own kernel the products that the library lacks: with `leafy` those of the
+ * leaves (K-blocks) from leaf0 on, otherwise that of all inputs. Either no algorithm passed its
+ * trial (gemm_trials.c), or the library refused the shape. */
 static void run_own(struct device *d, const struct gemm_rows *r, bool leafy, uint32_t leaf0)
 {
     const struct packed *w = r->w;
@@ -145,7 +145,7 @@ static struct cuda_gemm rows_of_part(const struct gemm_rows *r, const struct gem
     return g;
 }
 
-/* True when the library can write the linear's outputs where they belong. */
+/* True when the library can write the linear's outputs directly to y. */
 static bool writes_directly(const struct linear_args *a)
 {
     return a->groups[0].w->n_out % GEMM_ALIGN_OUTPUTS == 0 &&
@@ -216,8 +216,8 @@ struct gemm_plan {
     size_t n_parts, n_rows;
 };
 
-/* Returns the most rows of one product. With DEVICE_LAW these are the rows of the trials, because
- * the trials show the bits for no larger number; otherwise there is no bound. */
+/* Returns the most rows of one product. With DEVICE_LAW it is the largest number that was tried,
+ * because the trials prove nothing about more rows; otherwise there is no bound. */
 static size_t most_rows(const struct device *d, const struct gemm_part *parts, size_t n)
 {
     if (d->arithmetic != DEVICE_LAW) return SIZE_MAX;
@@ -318,7 +318,7 @@ void device_gemm_leaves(struct device *d, const struct linear_args *a)
     }
 }
 
-/* Ends the job when a product failed after others had changed the output. */
+/* Marks the device as lost: a product failed after others had changed the output. Returns true. */
 static bool give_up(struct device *d)
 {
     if (!device_is_lost(d))

@@ -36,7 +36,7 @@ struct few_product {
  * than the step's products. */
 struct few_copies {
     const uint16_t *from[LINES]; /* the piece of the next step */
-    uint32_t to;                 /* place in a stage of the first line's piece */
+    uint32_t to;                 /* place of the first line's piece in a stage */
     uint32_t k;                  /* the piece's first input */
     bool has[LINES];             /* whether the line exists */
 };

@@ -134,10 +134,9 @@ static void few_rows(struct device *d, const struct cuda_gemm *all, size_t most,
     }
 }
 
-/* Tries an algorithm on pseudo-random operands: products of TRIED_OUTPUTS outputs; when batched,
- * of several leaves (K-blocks). True: in no trial did the bits depend on other rows or outputs, and
- * they are those of a->many. With a->few it only tries whether gemm_few has the algorithm's bits.
- */
+/* Tries an algorithm on pseudo-random operands: products of TRIED_OUTPUTS outputs; when batched, of
+ * several leaves (K-blocks). True: in all trials the bits were independent of other rows and
+ * outputs, and equal to those of a->many. With a->few it only compares the bits of gemm_few. */
 static bool passes(struct device *d, const struct device_algorithm *a)
 {
     const size_t leaves = a->batched ? TRIED_LEAVES : 1, bytes = dtype_bytes(a->dtype);

@@ -34,7 +34,7 @@ void graphs_close(struct device *d);
 /* Local. Begins a step of n_rows. Runs are recognized by their place in the step. */
 void graphs_step(struct device *d, size_t n_rows);
 
-/* Local. Puts the work that is held back on the stream. */
+/* Local. Puts the held-back work on the stream. */
 void graphs_flush(struct device *d);
 
 /* Local. Notes that all work put on the stream has ended. */

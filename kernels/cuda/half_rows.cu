@@ -2,10 +2,10 @@
  * infinity), in the order in which linear_half.h reads the weights, padded with zeros. */
 #include "kernels/cuda/dialect.h"
 
-/* Returns the index of the input that stands at place i of a row for weights of this kind. For
- * quantized weights, lane q's word of weights holds, for each tensor-core product (two of them with
- * nibbles), the weights at the places 2 q (byte 0), 2 q + 1 (byte 2), 2 q + 8 (byte 1) and 2 q + 9
- * (byte 3); each place gets the input of its weight. */
+/* Returns the index of the input at place i of a row for weights of this kind. For quantized
+ * weights, lane q's word of weights holds, for each tensor-core product (two of them with nibbles),
+ * the weights at the places 2 q (byte 0), 2 q + 1 (byte 2), 2 q + 8 (byte 1) and 2 q + 9 (byte 3);
+ * each place gets the input of its weight. */
 BLOCK_INLINE size_t half_input(enum quant_kind kind, size_t i)
 {
     const size_t q = i % 8 / 2, byte = i % 2 * 2 + i / 8 % 2;

@@ -93,8 +93,8 @@ static size_t rows_of(const struct linear_args *a)
     return n_rows;
 }
 
-/* Chooses the shape of a block: the largest that gives every processor work (two blocks of the
- * largest), or the smallest. */
+/* Chooses the largest block shape that gives each processor a block (the largest: two), if a group
+ * has more rows on average than the smallest shape; else the smallest that the grid allows. */
 static struct choice choose_mma(const struct device *d, const struct linear_args *a)
 {
 #define X(name, rows, outputs, shared_bytes)                                                       \
@@ -114,7 +114,7 @@ static struct choice choose_mma(const struct device *d, const struct linear_args
     return shapes[N_SHAPES - 1];
 }
 
-/* True when enough blocks have work although each computes all leaves of its outputs. */
+/* True when blocks suffice for all processors, although each computes all leaves of its outputs. */
 static bool may_fold(const struct device *d, const struct linear_args *a)
 {
     const size_t n_out = a->groups[0].w->n_out, rows = rows_of(a) / a->n_groups;

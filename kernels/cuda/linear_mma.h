@@ -49,7 +49,7 @@ enum {
     WINDOW_STEPS = GROUPS * QUANT_LEAST / MMA_STEP, /* steps of a window, at least */
     SUM_ZERO = 0x4B400000, /* where integer sums start: the bits of SUM_ZERO_FLOAT */
 };
-#define SUM_ZERO_FLOAT 12582912.0f /* 1.5 * 2^23; bits + sum are this + sum for |sum| < 2^22 */
+#define SUM_ZERO_FLOAT 12582912.0f /* 1.5 * 2^23; adding s, |s| < 2^22, to its bits adds s to it */
 
 static_assert(MMA_STAGES * STAGE_BYTES + MMA_WINDOWS * WINDOW_BYTES <= MMA_SHARED,
               "more shared memory than is asked for");
@@ -342,7 +342,7 @@ BLOCK_INLINE void mma_end_group(enum quant_kind kind, bool offsets, const struct
 
 /* --- leaves ---------------------------------------------------------------------------------- */
 
-/* Returns the row in the block of value v of a lane's tile t, and sets the output. */
+/* Returns the row, counted in the block, of value v of a lane's tile t; sets *n to its output. */
 BLOCK_INLINE uint32_t mma_place(const struct mma_part *p, uint32_t warp, uint32_t lane, uint32_t t,
                                 uint32_t v, uint32_t *n)
 {

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { MOST_ROWS = 16 /* rows that meet an unpacked group: unpacking it takes longest */ };
+enum { MOST_ROWS = 16 /* rows for which a group is unpacked once, the slowest step */ };
 
 /* One output's chains of the rows [row0, row0 + n_rows). */
 struct chains {
@@ -75,8 +75,8 @@ static inline size_t outputs_end(const struct packed *w, size_t panel1)
     return end < w->n_out ? end : w->n_out;
 }
 
-/* Returns the rows of the slice from `row` on, counted from the group's first row, that are
- * computed together. */
+/* Returns the chains of the slice's next rows, from `row` on, counted from the group's first row.
+ * The caller sets their output n. */
 static inline struct chains chains_at(const struct linear_args *a, const struct linear_slice *s,
                                       size_t row)
 {

@@ -25,7 +25,7 @@ struct attention_work {
     const float *sinks;           /* [H] or NULL */
     uint32_t rotary;              /* elements of a head that are rotated; 0: none (NoPE) */
     const float *cos, *sin;       /* [T, rotary / 2] */
-    uint32_t window;              /* positions that a row sees; 0: all */
+    uint32_t window;              /* as in attn_args */
     struct kv_view kv;
     const struct seq_rows *seqs; /* [n_seqs], covering all T rows */
     size_t n_seqs, n_rows;

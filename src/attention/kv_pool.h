@@ -22,7 +22,7 @@ struct kv_pool {
     struct kv_shape shape;
     uint64_t *layer_at; /* owned: [n_layers + 1] the offset in `data` of each layer's blocks:
                            [n_blocks, 2 or 1, G] of kv_pool_half_bytes; a layer without index keys
-                           lacks the bytes of these */
+                           lacks their bytes */
     void *data; /* owned: all layers' blocks; on the host a page is allocated at its first write */
     uint64_t n_bytes;
     const struct kern_table *kern; /* borrowed: its ops read and write the blocks */

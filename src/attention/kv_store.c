@@ -1,6 +1,6 @@
 /* Keeps KV blocks of shared prefixes in a folder: FOLDER/xx/KEY.PART, xx being the key's first
- * byte. FOLDER/written has a byte for each WRITTEN_UNIT that all writers have written since the
- * last sweep. */
+ * byte. FOLDER/written has one byte for every WRITTEN_UNIT bytes that all writers have written
+ * since the last sweep. */
 #include "attention/kv_store.h"
 
 #include "base/file.h"
@@ -20,7 +20,7 @@
 enum { PATH_BYTES = 2048, N_FOLDERS = 256, KEY_DIGITS = 32, WRITTEN_UNIT = 1 << 16 };
 static const char MAGIC[8] = {'s', 'h', 'o', 'a', 'l', 'k', 'v', '1'};
 
-/* A file: this, then layers [n_layers], sums [n_layers, heads], a checksum of all before, and the
+/* A file: this, then layers [n_layers], sums [n_layers, heads], a checksum of all these, and the
  * data [n_layers, heads, n_halves] of half_bytes. */
 struct store_header {
     char magic[8];
@@ -262,7 +262,7 @@ struct reading {
     char *part;
     bool *has; /* [n_layers, heads] */
     uint64_t n_missing;
-    bool lacks_memory; /* for an index */
+    bool lacks_memory; /* for a file's index */
 };
 
 static bool read_store_at(int fd, void *to, uint64_t n, uint64_t at)
@@ -354,7 +354,7 @@ static bool take_store_file(void *user, const char *path)
     char *index = NULL;
     const bool good = read_index(fd, r, &h, &index) && take_head_pieces(r, fd, &h, index);
     if (good)
-        futimens(fd, NULL); /* used now */
+        futimens(fd, NULL); /* marks it as used now */
     else if (!r->lacks_memory)
         unlink(path);
     mem_free(&index);
@@ -394,7 +394,8 @@ static int compare_used(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Appends a file of a folder, unless it is not one of a store's, is a folder, or has gone. */
+/* Appends a file of a folder. Skips folders, files that have gone, and names that no store makes
+ * (hidden or too long). */
 static struct status list_file(struct file_list *l, const char *path, const char *name,
                                unsigned folder)
 {
@@ -438,7 +439,7 @@ static struct status list_folder(const struct kv_store *s, unsigned i, struct fi
     return st;
 }
 
-/* Removes the longest unused files until those left have at most `most` bytes. */
+/* Removes the least recently used files until those left have at most `most` bytes. */
 static void remove_oldest(const struct kv_store *s, struct file_list *l, uint64_t most)
 {
     if (l->n_bytes > most) qsort(l->files, l->n, sizeof *l->files, compare_used);

@@ -42,8 +42,8 @@ bool kv_store_has(const struct kv_store *s, struct kv_store_key key);
 
 /* Local. Writes this rank's part [n_layers, n_halves, heads] of half_bytes, unless it is there.
  * Sweeps if all writers of the folder together have written more than 1/16 of n_bytes since the
- * last sweep; so the folder holds at most 15/16 of n_bytes, and one file of each writer. False: the
- * file could not be written. */
+ * last sweep; so the folder holds at most 15/16 of n_bytes, plus one file of each writer. False:
+ * the file could not be written. */
 bool kv_store_put(struct kv_store *s, struct kv_store_key key, const void *part);
 
 /* Local. Reads this rank's part from the files of the block. False: a layer or a head is missing or
@@ -51,8 +51,8 @@ bool kv_store_put(struct kv_store *s, struct kv_store_key key, const void *part)
 bool kv_store_get(struct kv_store *s, struct kv_store_key key, void *part);
 
 /* Local. Removes files, the least recently used first, until those left have at most 7/8 of
- * n_bytes. If the files cannot be listed, as when memory is short, it removes none, and
- * kv_store_put waits as long before the next try as after a success. */
+ * n_bytes. If the files cannot be listed, as when memory is short, it removes none; kv_store_put
+ * then tries again only after as many bytes as after a success. */
 void kv_store_sweep(struct kv_store *s);
 
 #endif

@@ -18,7 +18,7 @@ static const uint64_t WAITING_BYTES_MOST = 256 << 20; /* copies that wait to be 
 /* An order to write a block, or to read one. */
 struct tier_order {
     uint32_t block, slot;
-    bool is_stored; /* in the store, by `key`; else in the file, in `slot` */
+    bool is_stored; /* in the store, by `key`; else in `slot` of the file */
     struct kv_store_key key;
     char *copy; /* of the block to write, owned; NULL: a read */
 };
@@ -42,7 +42,7 @@ struct kv_tier {
     size_t capacity, n_begun, n_ordered;
     uint64_t waiting_bytes;
     uint64_t n_reads, n_reads_ended;
-    bool *is_good;      /* [KV_TIER_READS] entry i modulo this: whether read i succeeded */
+    bool *is_good;      /* [KV_TIER_READS] entry i % KV_TIER_READS: whether read i succeeded */
     uint32_t *n_on_way; /* [n_blocks] reads into the block that have not ended */
     bool stops;
     struct kv_tier_stats stats;

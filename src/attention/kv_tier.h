@@ -1,8 +1,7 @@
 /* KV blocks on local disk: a rank's own file, without a name, of slots of one block each. While
- * steps run, a thread writes and reads the blocks in the order in which it was told to. Each slot's
- * checksum stays in memory; a block that comes back changed has failed, and the lead has its tokens
- * computed again. Knows no sequences: the lead's plan says which block goes where. Called by the
- * engine. */
+ * steps run, a thread writes and reads the blocks in the order of the calls. Each slot's checksum
+ * stays in memory; a block that comes back changed has failed, and the lead has its tokens computed
+ * again. Knows no sequences: the lead's plan says which block goes where. Called by the engine. */
 #ifndef SHOAL_ATTENTION_KV_TIER_H
 #define SHOAL_ATTENTION_KV_TIER_H
 
@@ -28,8 +27,8 @@ struct kv_tier_options {
     struct failpoint *failpoint; /* tests only; NULL: none */
 };
 
-/* Local. Errors: STATUS_IO names the folder, STATUS_USAGE (its name is too long), STATUS_MEMORY.
- * destroy accepts NULL. */
+/* Local. Makes the file and starts the thread. Errors: STATUS_IO names the folder, STATUS_USAGE
+ * (its name is too long), STATUS_MEMORY. destroy accepts NULL. */
 struct status kv_tier_create(const struct kv_tier_options *options, struct kv_tier **out);
 void kv_tier_destroy(struct kv_tier **t);
 

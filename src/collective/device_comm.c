@@ -71,8 +71,8 @@ bool device_comm_overlaps(const struct kern_table *k)
     return k->device != NULL && links_of(k->device, COMM_TP) != NULL;
 }
 
-/* Returns n_bytes of pinned host memory, which the device keeps; NULL if that fails, which is then
- * the device's failure. */
+/* Returns n_bytes of pinned host memory, which the device keeps. If that fails, records the failure
+ * as the device's and returns NULL. */
 static void *wire(struct device *d, enum device_wire which, size_t n_bytes)
 {
     const struct status st = device_wire_reserve(d, which, n_bytes);

@@ -194,7 +194,7 @@ static void open_one(struct device *d, struct link *link, const struct invitatio
     (void)links_settle(d, link, error, STATUS_USAGE);
 }
 
-/* **Collective (axis)**. */
+/* **Collective (axis)**. Opens an axis's communicator, or takes over its twin's. */
 static void open_axis(struct device *d, struct link *link)
 {
     struct links *l = d->links;
@@ -282,7 +282,7 @@ static void *abort_all(void *arg)
     return NULL;
 }
 
-/* Aborts the communicators on a thread of its own and waits a few seconds, because the abort may
+/* Aborts the communicators on a separate thread and waits a few seconds, because the abort may
  * itself wait for a GPU that hangs. After that time the thread may still use d->links, so they are
  * not freed; the process ends next anyway. */
 static void abort_links(struct device *d)

@@ -11,7 +11,7 @@ enum { ADVICE_MAX = 16, ADVICE_BYTES = 400 };
 struct advice_facts {
     uint32_t tp, pp, dp, ep, ranks_of_host;
     bool has_experts, experts_cross_hosts;
-    struct cost predicted; /* its parts; all zeros: nothing was predicted */
+    struct cost predicted; /* time by parts; all zeros: nothing was predicted */
     double predicted_s, measured_s;
     double communication, waiting, planning; /* measured; waiting: of stages for each other */
     double rows_of_step;                     /* mean, of a replica */

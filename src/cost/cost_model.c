@@ -73,7 +73,7 @@ static void count_attention(struct cost_stage *s, const struct cost_model *m, ui
     const bool windowed =
         a->index.n_heads > 0 || (a->attn.window > 0 && a->layer.has_window[layer]);
     s->attention[windowed ? COST_WINDOWED : COST_FULL] += heads * a->attn.head_dim;
-    /* an index only multiplies to score a position: half of attention's work for one */
+    /* an index scores positions but adds up no values: half of attention's work */
     if (arch_has_index(a, layer))
         s->attention[COST_FULL] += (double)a->index.n_heads * a->index.dim / 2;
     s->rope += (heads + 2 * kv) * a->attn.head_dim;

@@ -101,7 +101,7 @@ double forecast_even_s(const struct cost_model *m, const struct forecast_load *l
 }
 
 /* Returns the time at which the fraction `part` of the rows was done, by linear interpolation
- * between the marks. Before the first mark stands another one: no rows at 0 s. */
+ * between the marks, of which an implied first one has no rows at 0 s. */
 static double time_at(const struct forecast_marks *m, double part)
 {
     double part0 = 0, s0 = 0;

@@ -31,7 +31,7 @@ struct forecast {
 struct status forecast_init(struct forecast *f, const struct cost_model *m);
 void forecast_fini(struct forecast *f);
 
-/* Local. Adds a step of `group`, below pp. The group's previous step was added before. */
+/* Local. Adds a step of microbatch group `group` < pp. Its previous step was added before. */
 void forecast_step(struct forecast *f, uint32_t group, const struct step_plan *plan);
 
 /* The tokens of a job, or of a part of one. */
@@ -61,8 +61,8 @@ struct forecast_end {
 /* Local. Estimates when all lines are done, from a simulation of the first ones: adds to its time,
  * for each further line, the mean time of a line in the middle half of the simulation, where
  * neither the beginning nor the end leaves slots empty. spread: the standard deviation of a line's
- * length over its mean. The interval joins `model_error` (a fraction) and twice the standard error
- * of a sample. */
+ * length over its mean. The interval adds, as root of the sum of squares, `model_error` (a
+ * fraction) and twice the standard error of the sample. */
 struct forecast_end forecast_extend(const struct forecast_marks *m, double total_s,
                                     double n_simulated, double n_lines, double spread,
                                     double model_error);

@@ -72,7 +72,7 @@ const struct node_linear *node_linear_of(const struct node *n, enum node_format 
 struct status node_write(const struct node *n, struct strbuf *out);
 
 /* Local. Parses n_bytes of a file; `what` names it in errors. Errors: STATUS_INPUT names the part
- * that is missing or wrong; also for a file of another version; STATUS_MEMORY. */
+ * that is missing or wrong, such as the version of the format or of shoal; STATUS_MEMORY. */
 struct status node_parse(const char *text, size_t n_bytes, const char *what, struct node *out);
 
 /* Local. Reads the file `path`. Errors: as node_parse. */

@@ -1,6 +1,6 @@
-/* Row-parallel linears (o_proj and the down projections): chooses one of three ways to add their
- * partial sums (row_sum_whole.c, row_sum_outputs.c, row_sum_grid.c), and holds the functions that
- * these three files share. Called by stage_create and by the three files. */
+/* Row-parallel linears (o_proj and the down projections): decides the cuts of the layout
+ * (stage_choose_cuts), chooses one of three ways to add partial sums (row_sum_whole.c,
+ * row_sum_outputs.c, row_sum_grid.c), and holds the functions that these three files share. */
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"

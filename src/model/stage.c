@@ -272,7 +272,7 @@ static void add_rows(struct stage *s, const float *table, const int32_t *rows,
     op_add(s->o.kern, hidden->h, s->x, n_rows * d);
 }
 
-/* The sums are made in the order in which transformers makes them. */
+/* Adds in the order of the transformers library. */
 void stage_embed_places(struct stage *s, const struct encoder_rows *rows, struct hidden *hidden)
 {
     if (s->o.model->n_positions == 0) return;
@@ -374,8 +374,8 @@ static size_t stage_begin_step(struct stage *s, const struct seq_rows *seqs, siz
     return n_parts;
 }
 
-/* Switches to part i and completes its h. Results of experts that take a shortcut may arrive until
- * the layer's FFN. */
+/* Switches to part i and completes its h, except for results of experts that take a shortcut: the
+ * layer's FFN takes these. */
 static struct status stage_enter(struct stage *s, const struct layer *layer, size_t i,
                                  struct part **out)
 {

@@ -64,7 +64,7 @@ struct stage;
 
 /* Local. Allocates everything that a step needs except the MoE's exchange buffers, which grow, and
  * memory that tp ranks share, which the first step gets. Errors: STATUS_MEMORY, STATUS_USAGE (a
- * capacity factor with a routing that has none). destroy accepts NULL. */
+ * capacity factor, for a routing that supports none). destroy accepts NULL. */
 struct status stage_create(const struct stage_options *options, struct stage **out);
 void stage_destroy(struct stage **s);
 
@@ -129,7 +129,7 @@ struct moe_traffic stage_moe_traffic(const struct stage *s);
 /* **Collective (EP)**, between steps. Counts the rows of the busiest ranks (moe_count_busiest). */
 void stage_count_busiest(struct stage *s);
 
-/* Local, between steps. Takes note that the experts of the layout have other places
+/* Local, between steps. Takes note that the places of the layout's experts have changed
  * (moe_expect_rows). Errors: STATUS_MEMORY. */
 struct status stage_take_places(struct stage *s);
 

@@ -71,7 +71,7 @@ void stage_adapters_begin(struct stage *s, const struct seq_rows *seqs, size_t n
     }
 }
 
-/* The linears that the runs of one rank r have at one site of a layer. */
+/* The linears, at one site of a layer, of the runs whose adapters have rank `rank`. */
 struct adapting {
     const struct layer *layer;
     const struct part *p;
@@ -85,7 +85,7 @@ static const struct adapter_linear *linear_of_run(const struct stage *s, const s
     return &s->o.adapters->all[run->adapter].layers[at->layer->in_stage].at[at->site];
 }
 
-/* Goes on to the next larger rank of the part's runs; false: there is none. */
+/* Goes on to the next larger adapter rank among the part's runs; false: there is none. */
 static bool next_rank(const struct stage *s, struct adapting *at)
 {
     uint32_t least = 0;

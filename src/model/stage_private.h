@@ -157,7 +157,7 @@ struct latent_work {
     struct linear_group *groups; /* [H] */
 };
 
-/* In the workspace: the FFN and what stands beside it. */
+/* In the workspace: the FFN, and the experts beside it. */
 struct ffn_work {
     float *gate, *up; /* [T, F] */
     uint32_t *sums;   /* [T, partials] of an inner norm, as head_sums */
@@ -256,7 +256,7 @@ struct row_sum {
     void (*assign)(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
                    struct part *p);
     /* **Collective (TP)**. h += scale.residual * (x w^T + bias), for the rows that this rank holds;
-     * bias [D] or NULL. With two parts, h may be complete only after `complete`. */
+     * bias [D] or NULL. With two parts, h may be incomplete until `complete`. */
     void (*add)(struct stage *s, const struct packed *w, const float *bias, struct act_rows *in,
                 struct part *p);
     /* **Collective (TP)**. Completes the part's last `add`. */
@@ -318,7 +318,7 @@ void stage_add(struct stage *s, const struct block_output *out, struct act_rows 
 
 /* An RMSNorm of rows whose elements are spread over the tp ranks: each rank supplies an f32 partial
  * sum of squares for each `unit` of its own elements, and all ranks add those of the whole row,
- * ascending. Rounded to 8 bits if the model's linears read such rows. */
+ * ascending. The result is rounded to 8 bits if the model's linears read such rows. */
 struct whole_norm {
     float *x;       /* [n_rows, held], in place */
     const float *w; /* [held] */
@@ -328,7 +328,7 @@ struct whole_norm {
     uint32_t *sums; /* [n_rows, units in n_all] as bits */
 };
 
-/* stage_linear.c. **Collective (TP)**. */
+/* stage_linear.c. **Collective (TP)**. Runs struct whole_norm. */
 void stage_norm_whole(struct stage *s, const struct whole_norm *a);
 
 /* One column-parallel linear: y [T, N] = x w^T + bias, this rank's outputs. */
@@ -465,7 +465,7 @@ void stage_free_prediction(struct stage *s);
 struct hidden stage_join(struct stage *s, const int32_t *next, const struct hidden *hidden);
 
 /* stage_ffn.c. Local. Creates the MoE block, if the model has experts. Errors: STATUS_MEMORY,
- * STATUS_USAGE (a capacity factor with a routing that has none). */
+ * STATUS_USAGE (a capacity factor, for a routing that supports none). */
 struct status stage_make_moe(struct stage *s);
 
 /* **Collective (STAGE)**. h += FFN or MoE of the normed h. Errors: moe_forward's. */

@@ -70,7 +70,7 @@ static uint32_t rows_to_cut(const struct expert_piece *p, const struct extremes 
     return n / BALANCE_LEAST_ROWS * BALANCE_LEAST_ROWS;
 }
 
-/* Makes the last n rows of pieces[at] a piece of their own, which follows it in the list. */
+/* Makes the last n rows of pieces[at] a piece of `rank`, which follows it in the list. */
 static void balance_cut(struct expert_piece *pieces, size_t n_pieces, size_t at, uint32_t n,
                         uint32_t rank)
 {

@@ -4,7 +4,7 @@
  *     rank 0 .. tp-1   all tokens' normed rows, all choices (gathered: each routes its slice)
  *     rank r           experts of its ep part -> outputs in a shared segment of its own
  *                      [ rows of expert a | rows of expert b | ... | counters ]
- *     rank r           sum per token, of its slice of the tokens, read where outputs stand
+ *     rank r           sum per token, for its slice of the tokens, outputs read in place
  *
  * Work: each rank computes its own experts' rows, or, where all can read the experts' weights,
  * some rows of a rank that has more (balance.h). All plan the same from the same choices.
@@ -276,7 +276,7 @@ static int64_t sum_chunks(const struct combine *c, const struct token_choices *t
     return n_bad;
 }
 
-/* out = the sum over the choices in those columns of c->columns that one of an expert's ranks has;
+/* out = the sum over the choices, in those of c->columns that rank `etp` of an expert's ranks has;
  * out[0] is column c->columns.begin. Returns how many values are too large for the grid. */
 static int64_t sum_columns_of(const struct combine *c, const struct token_choices *t, uint32_t etp,
                               float *out)
@@ -304,8 +304,8 @@ static int32_t counter(const struct combine *c, const struct choice *choice)
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
-/* Adds the output `out` [D] of token t's experts, of those without weights, and of the shared
- * experts to the token's row of h. */
+/* Adds to token t's row of h, times c->scale, the outputs of its experts (`out` [D], changed), of
+ * its experts without weights and of the shared experts; adds n_bad to its counter. */
 static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_bad)
 {
     const struct kern_table *kern = c->m->o.kern;

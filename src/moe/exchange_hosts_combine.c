@@ -93,7 +93,7 @@ static size_t pack_row(const struct pack_job *job, size_t row, char *to)
         if (is_last) sums[n] = c.n_bad;
         if (!is_last || n < TILE) {
             n_bytes += wire_ints_pack(sums, n + is_last, to + n_bytes);
-        } else { /* the counter is a block of its own, as it would be in one message */
+        } else { /* the counter is a block of its own, as if the row were packed at once */
             n_bytes += wire_ints_pack(sums, n, to + n_bytes);
             n_bytes += wire_ints_pack(sums + n, 1, to + n_bytes);
         }
@@ -219,8 +219,8 @@ struct packed_row {
     size_t left;
 };
 
-/* Returns the packed row that host h sent back for the row-th of the rows that it got from this
- * host. */
+/* Returns the packed row that host h sent back for row `row` of those that it got from this host.
+ */
 static struct packed_row result_of(const struct by_host *b, int h, size_t row)
 {
     const struct result_block *in = &b->results[b->to[h].first_result];

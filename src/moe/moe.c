@@ -30,7 +30,7 @@ static bool is_list(enum buffer which)
     return which == BUF_LIST_IDS || which == BUF_SLOT || which >= BUF_MOVE;
 }
 
-/* True for a buffer that must keep its content until moe_finish, so that each lane has its own. */
+/* True for a buffer that must keep its content until moe_finish: each lane has one of its own. */
 static bool is_kept(enum buffer which)
 {
     return which == BUF_OUT || which == BUF_MARKS || which == BUF_ROW_OF ||
@@ -184,8 +184,8 @@ void moe_count_slices(struct moe *m, size_t n_tokens, size_t words_per_token)
     }
 }
 
-/* Runs the router over the tokens of p->listed; sets p->ids, p->weights and *logits, and gives
- * p->slots room. */
+/* Runs the router over the tokens of p->listed: sets p->ids, p->weights and *logits, and makes room
+ * for p->slots. */
 static struct status route(struct moe *m, struct pass *p, float **logits)
 {
     const size_t n = range_count(p->listed), n_choices = n * m->o.model->moe.n_chosen;

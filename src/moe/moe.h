@@ -22,7 +22,7 @@ struct moe_options {
     struct comm *comm;
     uint32_t rank; /* in the world */
     const struct capacity_flags *capacity;
-    bool weight_only;      /* quantized weights meet f32 activations */
+    bool weight_only;      /* quantized weights times f32 activations */
     const struct tap *tap; /* NULL: nothing is recorded */
 };
 
@@ -56,7 +56,7 @@ struct moe_traffic {
     uint64_t n_tokens; /* tokens, counted once in each layer */
     uint64_t dispatch_bytes, combine_bytes;
     uint64_t n_rows;       /* rows that this rank computed in the first 2^20 calls */
-    uint64_t busiest_rows; /* in these calls, the sum of the busiest rank's rows on the EP axis; 0
+    uint64_t busiest_rows; /* the rows of each call's busiest rank of EP, summed over these calls; 0
                               before moe_count_busiest */
 };
 

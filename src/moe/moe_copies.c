@@ -96,7 +96,7 @@ static void share_rows(struct moe *m, const struct pass *p, int64_t n_rows)
     expert_copies_share(&all, c->rows, c->share, c->part_rows);
 }
 
-/* Returns the next of the expert's places that still gets a row. */
+/* Returns the next of the expert's places that still gets a row, and counts that row off. */
 static uint32_t next_copy_place(const struct moe *m, const struct pass *p, uint32_t e)
 {
     uint32_t i = p->w->first[e];

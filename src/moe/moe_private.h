@@ -211,7 +211,7 @@ struct moe {
     uint32_t n_local_max;                   /* the largest number of places that a rank holds */
     size_t n_work_max;                      /* expert pieces that a rank may have to compute */
     const struct expert_exchange *exchange; /* chosen by moe_create, as are the next two */
-    struct status (*add_blocks)(struct moe *m, struct pass *p); /* called by moe_compute */
+    struct status (*add_blocks)(struct moe *m, struct pass *p); /* called by moe_run_experts */
     const struct expert_inner *inner;
     struct grown buffers[MOE_LANES][BUF_COUNT]; /* those not kept until moe_finish: lane 0's */
     int lane;                                   /* of the current call */
@@ -270,7 +270,7 @@ struct expert_exchange {
 };
 
 /* How an expert's down projection gets its inputs, the inner rows of the FFN: from this rank alone,
- * or from all ranks that share the expert. Both choices stand in moe_experts.c. */
+ * or from all ranks that share the expert. Both are in moe_experts.c. */
 struct expert_inner {
     /* Local. out = this rank's inner rows gate [n_in, f], with memory for their quantized values.
      * Errors: STATUS_MEMORY. */
@@ -383,7 +383,7 @@ struct status moe_spread_codes(struct moe *m, const struct pass *p, struct act_r
 void moe_choose_sums(struct moe *m);
 
 /* moe_experts.c. **Collective (ETP)**. The `compute` of exchanges that leave p->y [n_in, D] and
- * p->bad [n_in] with this rank. Errors: STATUS_MEMORY. */
+ * p->bad [n_in] with this rank. Errors: STATUS_MEMORY, those of streamed experts. */
 struct status moe_compute(struct moe *m, struct pass *p);
 
 /* moe_experts.c. **Collective (ETP)**. As moe_compute, but the caller gives p->y and p->bad; their
@@ -393,7 +393,7 @@ struct status moe_run_experts(struct moe *m, struct pass *p);
 /* moe_experts.c. **Collective (ETP)**. Sets sums [n_in, D + 1] to this rank's part of the experts'
  * FFN over p->x (not read when p->spread is set), with the counters last. With sums NULL it writes
  * p->y instead, the columns of layout_expert_outputs, if the down projection is cut by outputs, or
- * all, and adds the counters to p->bad. */
+ * all, and adds the counters to p->bad. Errors: as moe_compute. */
 struct status moe_expert_sums(struct moe *m, struct pass *p, int64_t *sums);
 
 #endif

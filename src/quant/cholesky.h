@@ -11,8 +11,8 @@
 #include <stddef.h>
 
 /* Local. The lower triangle of a [n, n] becomes L with A = L L^T. The elements above the diagonal
- * are not read, and are overwritten. When a pivot is not positive and finite, *definite is false
- * and `a` is undefined. Errors: STATUS_MEMORY. */
+ * are neither read nor changed. When a pivot is not positive and finite, *definite is false and `a`
+ * is undefined. Errors: STATUS_MEMORY. */
 struct status cholesky_factor(struct team *team, double *a, size_t n, bool *definite);
 
 /* Local. Writes the inverse of the lower triangle l [n, n] into the lower triangle of inverse [n,

@@ -1,7 +1,7 @@
-/* Dense products by cuBLASLt. In the arithmetic of the numerics law, for every number of rows and
- * outputs it uses the n-th algorithm without split-K that the library lists for one fixed shape
- * with the product's type and inputs; with f32 sums and without TF32. gemm_trials.c tests whether
- * the rows or outputs then change a bit. */
+/* Dense products by cuBLASLt, with f32 sums and without TF32. In the arithmetic of the numerics law
+ * the algorithm does not depend on the rows and outputs: it is the n-th one without split-K that
+ * the library lists for a fixed shape of the product's type and inputs. gemm_trials.c tests whether
+ * rows or outputs still change a bit. */
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
