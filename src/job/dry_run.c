@@ -14,7 +14,7 @@
 
 enum { STUB_CONTEXT = 4096, STUB_VOCAB = 1 << 20, DRY_CONTEXTS = 64, REPORT_LINES = 1000000 };
 
-/* The stub that replaces the ranks. As from ranks, the results of a step come when its group's next
+/* The stub that replaces the ranks. As with ranks, the results of a step come when the group's next
  * turn begins. */
 struct stub {
     uint32_t n_groups, n_replicas;

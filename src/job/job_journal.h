@@ -9,8 +9,7 @@
 /* Local. *out = the journal's path, freed with mem_free, or NULL when the job has no journal:
  * --no-journal, --logits (which cannot be resumed), or an output that is not a file. Errors:
  * STATUS_USAGE (--journal or --retry-errors without a journal, or an empty name; --restart with
- * --retry-errors),
- * STATUS_MEMORY. */
+ * --retry-errors), STATUS_MEMORY. */
 struct status job_journal_path(const struct job_options *o, char **out);
 
 /* Local. Makes the folder of --journal if it is missing. *is_new: it was missing. Errors:

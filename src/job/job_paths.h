@@ -21,7 +21,7 @@ struct status job_paths_check_inputs(const struct job_options *options,
  * STATUS_IO names the flag. */
 struct status job_paths_check_written(const char *flag, const char *path);
 
-/* Local. Checks a file to write that is none of JOB_FILE_FLAGS, as job_paths_check checks those.
+/* Local. Checks a file that another flag writes, as job_paths_check checks those of JOB_FILE_FLAGS.
  * path NULL or "-": no file. */
 struct status job_paths_check_more(const struct job_options *options, const char *flag,
                                    const char *path);

@@ -81,9 +81,8 @@ struct status job_check_tier(const struct job *j);
 struct status job_store_root(const struct job *j, uint64_t *root);
 
 /* **Collective (world)**, once the weights are loaded. Divides the remaining memory: chooses
- * j->pools, the same on all ranks, so that every
- * replica can run the same requests, and gives the rest to the stream of experts. Errors:
- * STATUS_USAGE, STATUS_MEMORY. */
+ * j->pools, the same on all ranks, so that every replica can run the same requests; gives the rest
+ * to the stream of experts. Errors: STATUS_USAGE, STATUS_MEMORY. */
 struct status job_size_memory(struct job *j);
 
 /* --- job.c --- */
@@ -139,8 +138,8 @@ struct stage_times job_stage_times(const struct layout *l, const struct engine_s
                                    uint32_t stage);
 struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_stats *all);
 
-/* Local. Returns the rows of the busiest rank over the mean of its group's ranks, over the counted
- * calls of all MoE blocks, from the traffic of all ranks together; 0: no rows. */
+/* Local. Returns the rows of the busiest rank divided by the mean of its group's ranks, both summed
+ * over the counted calls of all MoE blocks. t: the traffic of all ranks. 0: no rows. */
 double job_rows_evenness(const struct moe_traffic *t);
 
 /* Local. Returns the same over the calls after --expert-replan; 0: it has not happened, or there
@@ -159,7 +158,8 @@ struct status job_metrics_write(const struct job *j, const struct serve_summary 
 void job_metrics_update(struct job *j);
 
 /* --- job_forecast.c: the forecast of --nodes. The layout is chosen by the node's measured speeds,
- * each step that the lead plans is also given to the cost model, and the end compares --- */
+ * the cost model gets each step that the lead plans, and the report at the end compares predicted
+ * with measured times --- */
 
 /* **Collective (world)**. With --nodes, reads the file on the lead and shares it, so that all ranks
  * choose the same layout: sets j->forecast. Call it before the layout is chosen. Errors, the same

@@ -162,7 +162,7 @@ static struct status read_activation(struct rank_rules *rank, const struct js_no
     return status_ok();
 }
 
-/* Reads the head of an encoder for classes, and how its tokenizer joins pairs. */
+/* Reads the head of an encoder that scores classes, and how its tokenizer joins pairs. */
 static struct status read_encoder(struct job_embed *e, struct ckpt *c, const struct arch *m,
                                   const struct tokenizer *t)
 {
