@@ -286,8 +286,8 @@ static void norm_work(const struct rank_rules *rank, size_t width)
 }
 
 /* rank->work [D] = the dense layer's outputs for the pooled row, through tanh, or through GELU and
- * a layer norm. The outputs' sums grow side by side, so that an addition need not wait for the one
- * before it in its own sum. */
+ * a layer norm. The outputs' sums grow side by side, because an addition must wait for the one
+ * before it in the same sum. */
 static void read_row(const struct request *r, const struct rank_rules *rank, size_t width)
 {
     const double n_rows = r->ask->pool == POOL_MEAN ? (double)r->n_prompt : 1;

@@ -33,8 +33,8 @@ typedef struct status rows_sink_fn(void *user, const char *rows, size_t n_bytes,
 /* Writes up to n_most draft tokens that may follow r's, and returns how many. */
 typedef int32_t drafter_fn(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
-/* KV blocks that other jobs have computed, by the hash of all their tokens
- * (attention/kv_store.h). */
+/* KV blocks that other jobs have computed. The key of a block is a hash of all tokens up to the
+ * block's end (attention/kv_store.h). */
 struct scheduler_store {
     bool (*has)(void *user, const uint64_t *key); /* true when the store has the block of `key`
                                                      [2]; NULL: there is no store */
