@@ -230,8 +230,8 @@ static uint64_t useful_blocks(const struct job *j, uint64_t per_context)
     return per_context * n_running;
 }
 
-/* Chooses the number of slots for recurrent states, the same on all ranks: those wanted, within a
- * part of the room for KV and states. Returns this rank's bytes for them. */
+/* Chooses the number of slots for recurrent states, the same on all ranks: as many as wanted,
+ * within a part of the room for KV and states. Returns this rank's bytes for them. */
 static uint64_t size_states(struct job *j, uint64_t room)
 {
     const struct layout_budget budget = budget_of(j, 0);

@@ -109,7 +109,7 @@ bool job_replan_is_due(const struct job *j, uint64_t n_steps);
 
 /* **Collective (world)**, between steps, after PLAN_MOVE_EXPERTS. Places the experts anew by the
  * load that all ranks counted so far, and reads those that move. Errors: weights_move_experts's;
- * the job cannot go on after one. */
+ * after an error the job cannot go on. */
 struct status job_move_experts(struct job *j);
 
 /* **Collective (world)**. Sets load [L, E], zeros before, to the experts' load, summed over all
@@ -142,7 +142,7 @@ struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_s
  * over the counted calls of all MoE blocks. t: the traffic of all ranks. 0: no rows. */
 double job_rows_evenness(const struct moe_traffic *t);
 
-/* Local. Returns the same over the calls after --expert-replan; 0: it has not happened, or there
+/* Local. Returns the same for the calls after --expert-replan; 0: it has not happened, or there
  * were no rows. */
 double job_rows_evenness_after(const struct job_replan *r, const struct moe_traffic *t);
 

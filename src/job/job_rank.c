@@ -1,5 +1,5 @@
-/* Reads how a checkpoint scores texts. The head is small, so the lead multiplies by it, and no rank
- * loads one. */
+/* Reads how a checkpoint scores texts. The head is small, so the lead multiplies by it, and ranks
+ * load no head. */
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -80,8 +80,8 @@ struct scheduler_load {
 };
 
 /* Local. Makes a scheduler that adds counts and latencies to *stats (borrowed). Errors:
- * STATUS_USAGE (a size out of range; a pool that cannot hold one full context, so that progress
- * could not be guaranteed), STATUS_MEMORY. */
+ * STATUS_USAGE (a size out of range; a pool that cannot hold one full context, because a request
+ * might never advance), STATUS_MEMORY. */
 struct status scheduler_create(const struct scheduler_options *options, struct serve_summary *stats,
                                struct scheduler **out);
 

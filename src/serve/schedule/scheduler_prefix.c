@@ -1,7 +1,7 @@
 /* Shares blocks between requests that begin alike. The first q->n_cached blocks of a running
  * request are in its replica's prefix cache and held by the request; the others are its own. A
  * block enters the cache once the step that computed its last row has been committed without a bad
- * row, so that a request that takes the block would have computed the same rows. */
+ * row, so a request that takes the block would have computed the same rows. */
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
