@@ -194,8 +194,9 @@ struct status job_trace_end(struct job *j);
  * timeline so far to a file of its own. Only logs a failure. */
 void job_trace_save(struct job *j);
 
-/* Local, lead. A span is one call of lead_next or lead_commit: begin before it, plan or commit
- * after it add its time to j->times.plan_ns and, with --trace, events to the timeline. */
+/* Local, lead. A span is one call of lead_next or lead_commit. Call job_span_begin before it;
+ * job_span_plan or job_span_commit after it adds its time to j->times.plan_ns and, with --trace,
+ * events to the timeline. */
 struct lead_span {
     uint64_t begin_ns, cpu_ns, n_admissions;
 };

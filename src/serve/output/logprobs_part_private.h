@@ -24,8 +24,9 @@ struct logprobs_part {
     size_t rows_capacity;
 };
 
-/* logprobs_part.c. All Local. part_error makes the error that `what`, such as "writing", failed at
- * byte `at` of the file: STATUS_IO; `error` is an errno. part_write writes n bytes at byte `at`. */
+/* logprobs_part.c. All Local. Errors: STATUS_IO. part_error makes the error that `what`, such as
+ * "writing", failed at byte `at` of the file; `error` is an errno. part_write writes n bytes at
+ * `at`. */
 struct status part_error(const char *path, const char *what, uint64_t at, int error);
 struct status part_write(const char *path, int fd, const void *bytes, size_t n, uint64_t at);
 

@@ -99,6 +99,8 @@ bool scheduler_wants_more(const struct scheduler *s);
 
 /* Local. True when no request waits, runs or is in flight. */
 bool scheduler_is_idle(const struct scheduler *s);
+
+/* Local. Returns the counts now. */
 struct scheduler_load scheduler_load(const struct scheduler *s);
 
 /* Local. Plans step `step` of `group` into *plan, which is cleared first. Rows are given out in

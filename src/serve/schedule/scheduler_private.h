@@ -239,6 +239,8 @@ size_t scheduler_prefix_sharable(const struct scheduler *s, const struct sequenc
 /* Makes the keys of all full blocks of q's tokens; call it before the functions below. Errors:
  * STATUS_MEMORY. */
 struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *q);
+
+/* Returns how many of waiting q's first blocks the replica has. */
 struct prefix_match scheduler_prefix_match(const struct scheduler *s, const struct replica *replica,
                                            const struct sequence *q);
 
