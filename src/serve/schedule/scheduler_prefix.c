@@ -9,8 +9,8 @@
 
 static const size_t block_tokens = PLAN_BLOCK_TOKENS;
 
-/* Returns the key before block b of q. With another adapter the same tokens have other keys and
- * values, so each adapter has its own key before the first block. */
+/* Returns the key before block b of q. With another adapter the same tokens have other K and V, so
+ * each adapter has its own key before the first block. */
 static uint64_t key_before(const struct scheduler *s, const struct sequence *q, size_t b)
 {
     if (b > 0) return q->block_keys[b - 1];
