@@ -1,6 +1,7 @@
 /* Writes vectors and scores into result lines: "embedding", "embeddings" or "scores" of a plain
  * line, and the bodies of /v1/embeddings and /v1/rerank of a batch line or call. Called by
- * result_row.c, and calls it back: result_row_choice finds the answers, which have the vectors. */
+ * result_row.c.
+ * Circle: calls back result_row_choice of result_row.c, which finds answers and their vectors. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_EMBED_H
 #define SHOAL_SERVE_OUTPUT_RESULT_EMBED_H
 
