@@ -77,7 +77,7 @@ static void bench_settle(struct bench_options *o)
 {
     struct job_options *job = &o->job;
     const struct bench_flags *f = &o->flags;
-    /* launchers give stdin to their first rank, so that rank must be the lead */
+    /* "-" makes the launcher's first rank the lead: only that rank gets stdin */
     job->files.input = (struct flag_list){.values = {f->turns ? "-" : ""}, .n = 1};
     job->files.output = "";
     job->run.watchdog_s = f->watchdog_s;

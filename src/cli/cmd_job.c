@@ -55,8 +55,8 @@ static const struct job_command commands[] = {
     [LEAD_RANK] = {"rank", "scores of documents for a query, or of texts", rank_text, IN_RANK},
 };
 
-/* Refuses --audit, which compares rows with those of a finished file and writes nothing, together
- * with flags that change that file, write others, compute no rows or give up equal bytes. */
+/* Refuses --audit together with flags that change the audited output, write other files, compute no
+ * rows, or allow other bytes. */
 static struct status check_audit(const struct job_options *o)
 {
     const struct {

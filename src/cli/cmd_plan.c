@@ -89,7 +89,7 @@ static void warn_of_memory(const struct topo *t)
             (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
 }
 
-/* Returns a GPU's memory: --gpu-memory, or that of the node's smallest GPU, or an assumption. */
+/* Returns a GPU's memory in bytes: --gpu-memory, else the smallest GPU's, else GPU_GIB_ASSUMED. */
 static uint64_t gpu_memory(const struct plan_flags *f, const struct topo_node *node)
 {
     uint64_t least = 0;

@@ -128,7 +128,7 @@ static void print_json(const struct view *v)
            v->left_s);
 }
 
-/* Reads the facts of a journal; out->settings is NULL if the file is not one. Errors:
+/* Reads the facts of a journal; out->settings is NULL if the file is no journal. Errors:
  * STATUS_INPUT. */
 static struct status status_read_journal(const char *path, bool *is_running,
                                          struct journal_facts *out)

@@ -1,5 +1,5 @@
-/* Forecasts a job (plan_forecast.h): for each number of nodes the layouts that the estimate likes
- * best, each simulated. */
+/* Forecasts a job (plan_forecast.h): for each number of nodes, simulates the layouts that are
+ * fastest by the estimate. */
 #include "cli/plan_forecast.h"
 
 #include "attention/kv_pool.h"

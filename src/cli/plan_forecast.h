@@ -33,11 +33,11 @@ struct forecast_flags {
     FORECAST_FLAGS(FLAG_FIELD)
 };
 
-/* Local. Returns roughly the bytes of --memory that remain besides the program; 0: no bound. */
+/* Local. Returns roughly the bytes of --memory that the program leaves; 0: no bound. */
 uint64_t plan_rank_bytes(uint64_t memory_bytes);
 
-/* Local. Runs the forecast and prints it on stdout. `model` is read by plan_model_read; `file` is
- * its file. disk_bytes_s: the speed of a node's disk; 0: as in the node's file. Errors:
+/* Local. Runs the forecast and prints it on stdout. `model` comes from plan_model_read, which read
+ * it from `file`. disk_bytes_s: the speed of a node's disk; 0: as in the node's file. Errors:
  * STATUS_USAGE (no input; nothing fits), STATUS_INPUT, STATUS_IO, STATUS_DRAINED (a signal),
  * STATUS_MEMORY. */
 struct status plan_forecast(const struct forecast_flags *flags, const struct job_options *job,

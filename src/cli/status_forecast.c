@@ -56,8 +56,7 @@ static struct status read_halves(const struct input_files *inputs, struct halves
     return st;
 }
 
-/* A layout of the model on one node of --nodes. Its speeds for prompts and for answers are
- * compared. */
+/* A layout of the model on one node of --nodes. Only the ratio of two of its times is used. */
 struct one_node {
     struct arch arch;
     struct layout_model model;

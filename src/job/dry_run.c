@@ -14,7 +14,7 @@
 
 enum { STUB_CONTEXT = 4096, STUB_VOCAB = 1 << 20, DRY_CONTEXTS = 64, REPORT_LINES = 1000000 };
 
-/* The stub that replaces the ranks. As from ranks, the results of a step come when its group's next
+/* The stub that replaces the ranks. As with ranks, the results of a step come when the group's next
  * turn begins. */
 struct stub {
     uint32_t n_groups, n_replicas;
@@ -33,8 +33,8 @@ static uint64_t dry_run_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* True if the answer ends with this token: a made-up chance of 1 in watch->mean_answer, so that
- * answers have this many tokens on average. */
+/* True if the answer ends with this token: a made-up chance of 1 in watch->mean_answer, so answers
+ * have this many tokens on average. */
 static bool stub_ends(const struct job *j, const struct stub *stub, const struct plan_seq *s)
 {
     const double mean = stub->watch != NULL ? stub->watch->mean_answer : 0;
@@ -44,7 +44,7 @@ static bool stub_ends(const struct job *j, const struct stub *stub, const struct
 }
 
 /* Makes up a token from its position and, unless the sequence is greedy, the sequence's key, so
- * that rows are the same in every run. */
+ * rows are the same in every run. */
 static int32_t stub_token(const struct job *j, const struct stub *stub, const struct plan_seq *s)
 {
     if (stub_ends(j, stub, s)) return j->text.end_ids[0];

@@ -55,7 +55,7 @@ static struct status choose_layout(struct job *j)
     }
     TRY(st);
     if (!fits) log_line(LOG_WARN, "the layout may not fit in memory: %s", j->layout->why);
-    /* a server's address should also be known before the layout is */
+    /* also for a server, so that its address is known before the layout */
     const struct flag_list *inputs = &j->o->files.input;
     if (j->o->serves || (inputs->n > 0 && strcmp(inputs->values[0], "-") == 0))
         lead_by_first(j->order, n_ranks);
@@ -155,8 +155,8 @@ static struct status check_drain(struct job *j)
     return asked ? drained(j, "while it was starting") : status_ok();
 }
 
-/* Ends a phase: every rank gets the worst status. Use TRY for calls that agree among ranks
- * themselves. */
+/* Ends a phase: every rank gets the worst status. Use TRY for calls that return the same status on
+ * all ranks. */
 #define PHASE(expr) TRY(comm_agree(j->comm, (expr)))
 
 /* Returns the bytes that can still be allocated on this host; 0: unknown. */
@@ -394,7 +394,7 @@ static struct status end_complete(struct job *j)
     return status_ok();
 }
 
-/* Runs the steps of all ranks but the lead. */
+/* Runs the step loop of a rank that is not the lead. */
 static struct status follow(struct job *j)
 {
     enum plan_kind end;

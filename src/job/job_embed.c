@@ -13,7 +13,7 @@ static bool ends_with(const char *text, const char *end)
 }
 
 /* Checks that there are only transformer, pooling and normalization modules, and reads whether
- * vectors are normalized. *pools: one of them pools. */
+ * vectors are normalized. *pools: there is a pooling module. */
 static struct status read_embed_modules(struct job_embed *e, const struct js_node *modules,
                                         bool *pools)
 {

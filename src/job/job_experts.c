@@ -1,5 +1,5 @@
-/* Places experts on ranks: at the start by --expert-load, and once between two steps by what the
- * job itself has counted (--expert-replan). */
+/* Places experts on ranks: at the start by --expert-load, and once between two steps by the load
+ * that the job has counted (--expert-replan). */
 #include "job/job_private.h"
 
 #include "base/log.h"
@@ -31,7 +31,7 @@ static struct status place_by(struct job *j, const int64_t *load)
 /* Places the experts as if all had the same load. */
 static struct status place_evenly(struct job *j)
 {
-    enum { SOME_LOAD = 1 << 16 }; /* copies can divide it */
+    enum { SOME_LOAD = 1 << 16 }; /* large enough to be divided among copies */
     int64_t *load = NULL;
     TRY(mem_alloc(&load, n_loads(j), sizeof *load, "experts' load"));
     for (size_t i = 0; i < n_loads(j); i++) load[i] = SOME_LOAD;
@@ -85,7 +85,7 @@ void job_sum_expert_load(struct job *j, int64_t *load)
     comm_sum_i64(j->comm, COMM_WORLD, load, n_loads(j));
 }
 
-/* **Collective (world)**. Notes how even the rows were so far. */
+/* **Collective (world)**. Records how evenly rows were spread so far. */
 static void note_rows_before(struct job *j)
 {
     struct job_replan *r = &j->experts.replan;
@@ -98,7 +98,7 @@ static void note_rows_before(struct job *j)
     r->busiest_rows = (uint64_t)sums[1];
 }
 
-/* Moves the experts of a new plan. All ranks have made the same. */
+/* Moves experts as the plan says. All ranks have made the same plan. */
 static struct status move_to(struct job *j, const struct expert_replan *plan,
                              struct loader_stats *stats)
 {

@@ -43,8 +43,8 @@ const struct layout_estimate *job_forecast_estimate(const struct job *j)
     return j->forecast != NULL ? &j->forecast->estimate : NULL;
 }
 
-/* Returns the part of this rank's experts that a step reads from disk if all have rows. A quarter
- * of the memory for experts is the ring, which keeps none for the next step. */
+/* Returns the fraction of this rank's experts that a step reads from disk if all have rows. A
+ * quarter of the memory for experts is the ring, which keeps none for the next step. */
 static double streamed_part(const struct job *j)
 {
     const struct layout_place place =

@@ -9,8 +9,7 @@
 /* Local. *out = the journal's path, freed with mem_free, or NULL when the job has no journal:
  * --no-journal, --logits (which cannot be resumed), or an output that is not a file. Errors:
  * STATUS_USAGE (--journal or --retry-errors without a journal, or an empty name; --restart with
- * --retry-errors),
- * STATUS_MEMORY. */
+ * --retry-errors), STATUS_MEMORY. */
 struct status job_journal_path(const struct job_options *o, char **out);
 
 /* Local. Makes the folder of --journal if it is missing. *is_new: it was missing. Errors:
@@ -18,12 +17,14 @@ struct status job_journal_path(const struct job_options *o, char **out);
  * to use the folder may then fail with STATUS_IO. */
 struct status job_journal_folder(const struct job_options *o, bool *is_new);
 
-/* Local. Appends everything that changes a row's bytes, as "name=value" lines: the command, the
- * checkpoint's digest, the device's order of sums, the input part, and the effective values of the
- * flags whose table rows have .journal. Layout, batch and threads are not among these. */
+/* Local. Appends all settings that a resumed run must share, as "name=value" lines: the command,
+ * hashes of the checkpoint, adapters and templates, the device's order of sums, the names of
+ * several inputs, the input part, and the effective values of the flags whose table rows have
+ * .journal. Layout, batch and threads are not among these. Errors: STATUS_MEMORY. */
 struct status job_journal_settings(const struct job *j, struct strbuf *out);
 
-/* Local. Appends a description of the job, for `shoal status`: command, model, ranks and layout. */
+/* Local. Appends a description of the job, for `shoal status`: command, model, ranks and layout.
+ * Errors: STATUS_MEMORY. */
 struct status job_journal_session(const struct job *j, struct strbuf *out);
 
 #endif

@@ -61,7 +61,7 @@ static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
 
 /* Returns the bytes that the hidden rows of --save-hidden take on a lead that computes all saved
  * layers: a step's rows as floats; in pp + 1 messages to the lead; in one received message; and in
- * the result, whose memory grows by halves (2). */
+ * the result, counted twice because its memory grows by halves. */
 static uint64_t saved_bytes(const struct job *j)
 {
     const uint64_t pp = j->layout != NULL     ? j->layout->pp
@@ -74,8 +74,8 @@ static uint64_t saved_bytes(const struct job *j)
            (n_values * sizeof(float) + n_messages * row_bytes);
 }
 
-/* Returns the bytes of the reads of --expert-replan (loader_run): 4 MiB for each thread, and 20 MiB
- * for each lane. */
+/* Returns the bytes of --expert-replan's read buffers (loader_run): 4 MiB for each thread, and 20
+ * MiB for each lane. */
 static uint64_t moving_bytes(const struct job *j)
 {
     const uint32_t n_threads = j->compute.n_threads > 0 ? j->compute.n_threads
@@ -230,8 +230,8 @@ static uint64_t useful_blocks(const struct job *j, uint64_t per_context)
     return per_context * n_running;
 }
 
-/* Chooses the number of slots for recurrent states, the same on all ranks: those wanted, within a
- * part of the room for KV and states. Returns this rank's bytes for them. */
+/* Chooses the number of slots for recurrent states, the same on all ranks: as many as wanted,
+ * within a part of the room for KV and states. Returns this rank's bytes for them. */
 static uint64_t size_states(struct job *j, uint64_t room)
 {
     const struct layout_budget budget = budget_of(j, 0);
@@ -356,8 +356,8 @@ static struct status size_tier(struct job *j)
 }
 
 /* **Collective (host)**. Refuses a --kv-blocks for which this host has too little memory, because
- * the system would grant it and end the job when it is used. What others use is not counted: it may
- * be free again by then. */
+ * the system would grant it and end the job when it is used. Ignores the memory that other
+ * processes use now: it may be free again by then. */
 static struct status check_asked_blocks(const struct job *j, uint64_t block_bytes)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];

@@ -56,7 +56,7 @@ struct status job_check_options(struct job *j)
     return settle_capacity(j);
 }
 
-/* Returns experts' weights by all weights that multiply one row, the head's included. */
+/* Returns the experts' fraction of all weights that multiply one row, with those of the head. */
 static float experts_part(const struct arch *m)
 {
     const double all = (double)arch_token_params(m) + (double)m->width * m->vocab;

@@ -173,7 +173,7 @@ struct job_options {
     const struct bench_options *bench;
 };
 
-/* The groups of a job's table, in the order of the help text. */
+/* The groups of a job's flags, in the order of the help text. */
 enum job_group {
     JOB_FILES,
     JOB_LAYOUT,

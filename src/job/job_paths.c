@@ -173,8 +173,8 @@ static size_t list_named(const struct job_options *o, struct named files[NAMED_M
     return n;
 }
 
-/* Refuses a file to write to that a pattern of --input will match once the file is there: the same
- * command would not resume the job, because it would have another input. */
+/* Refuses to write a file that a pattern of --input will match once it exists: the same command
+ * would then have another input, and could not resume the job. */
 static struct status check_patterns(const struct job_options *o, const struct named *f)
 {
     char folder[PATH_MAX];
@@ -207,7 +207,7 @@ struct status job_paths_check_inputs(const struct job_options *o, const struct i
     return status_ok();
 }
 
-/* Refuses a file to write that is one of files [n]. */
+/* Refuses to write to `path` if it is one of files [n]. */
 static struct status check_other(const struct named *files, size_t n, const char *flag,
                                  const char *path)
 {

@@ -7,9 +7,10 @@
 #include "job/job_options.h"
 #include "serve/input/input_files.h"
 
-/* Local. Checks the files of JOB_FILE_FLAGS besides --nodes and --journal. Errors: STATUS_USAGE
- * when a name is empty, when two flags name one file and one of them would write it, or when the
- * output cannot have this name or be a pipe; STATUS_IO when a file cannot be written. */
+/* Local. Checks the files of JOB_FILE_FLAGS except --journal, of --pair-template and of
+ * --expert-load. Errors: STATUS_USAGE when a name is empty, when two flags name one file and one of
+ * them would write it, or when the output cannot have this name or be a pipe; STATUS_IO when a file
+ * cannot be written. */
 struct status job_paths_check(const struct job_options *options);
 
 /* Local. Refuses an output file that is one of `inputs`, once the patterns of --input are expanded,
@@ -21,8 +22,8 @@ struct status job_paths_check_inputs(const struct job_options *options,
  * STATUS_IO names the flag. */
 struct status job_paths_check_written(const char *flag, const char *path);
 
-/* Local. Checks a file to write that is none of JOB_FILE_FLAGS, as job_paths_check checks those.
- * path NULL or "-": no file. */
+/* Local. Checks a file that another flag writes, as job_paths_check checks its own. path NULL or
+ * "-": no file. Errors: STATUS_USAGE, STATUS_IO. */
 struct status job_paths_check_more(const struct job_options *options, const char *flag,
                                    const char *path);
 

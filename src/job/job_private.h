@@ -81,9 +81,8 @@ struct status job_check_tier(const struct job *j);
 struct status job_store_root(const struct job *j, uint64_t *root);
 
 /* **Collective (world)**, once the weights are loaded. Divides the remaining memory: chooses
- * j->pools, the same on all ranks, so that every
- * replica can run the same requests, and gives the rest to the stream of experts. Errors:
- * STATUS_USAGE, STATUS_MEMORY. */
+ * j->pools, the same on all ranks, so that every replica can run the same requests; gives the rest
+ * to the stream of experts. Errors: STATUS_USAGE, STATUS_MEMORY. */
 struct status job_size_memory(struct job *j);
 
 /* --- job.c --- */
@@ -110,7 +109,7 @@ bool job_replan_is_due(const struct job *j, uint64_t n_steps);
 
 /* **Collective (world)**, between steps, after PLAN_MOVE_EXPERTS. Places the experts anew by the
  * load that all ranks counted so far, and reads those that move. Errors: weights_move_experts's;
- * the job cannot go on after one. */
+ * after an error the job cannot go on. */
 struct status job_move_experts(struct job *j);
 
 /* **Collective (world)**. Sets load [L, E], zeros before, to the experts' load, summed over all
@@ -139,11 +138,11 @@ struct stage_times job_stage_times(const struct layout *l, const struct engine_s
                                    uint32_t stage);
 struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_stats *all);
 
-/* Local. Returns the rows of the busiest rank over the mean of its group's ranks, over the counted
- * calls of all MoE blocks, from the traffic of all ranks together; 0: no rows. */
+/* Local. Returns the rows of the busiest rank divided by the mean of its group's ranks, both summed
+ * over the counted calls of all MoE blocks. t: the traffic of all ranks. 0: no rows. */
 double job_rows_evenness(const struct moe_traffic *t);
 
-/* Local. Returns the same over the calls after --expert-replan; 0: it has not happened, or there
+/* Local. Returns the same for the calls after --expert-replan; 0: it has not happened, or there
  * were no rows. */
 double job_rows_evenness_after(const struct job_replan *r, const struct moe_traffic *t);
 
@@ -159,7 +158,8 @@ struct status job_metrics_write(const struct job *j, const struct serve_summary 
 void job_metrics_update(struct job *j);
 
 /* --- job_forecast.c: the forecast of --nodes. The layout is chosen by the node's measured speeds,
- * each step that the lead plans is also given to the cost model, and the end compares --- */
+ * the cost model gets each step that the lead plans, and the report at the end compares predicted
+ * with measured times --- */
 
 /* **Collective (world)**. With --nodes, reads the file on the lead and shares it, so that all ranks
  * choose the same layout: sets j->forecast. Call it before the layout is chosen. Errors, the same
@@ -194,8 +194,9 @@ struct status job_trace_end(struct job *j);
  * timeline so far to a file of its own. Only logs a failure. */
 void job_trace_save(struct job *j);
 
-/* Local, lead. A span is one call of lead_next or lead_commit: begin before it, plan or commit
- * after it add its time to j->times.plan_ns and, with --trace, events to the timeline. */
+/* Local, lead. A span is one call of lead_next or lead_commit. Call job_span_begin before it;
+ * job_span_plan or job_span_commit after it adds its time to j->times.plan_ns and, with --trace,
+ * events to the timeline. */
 struct lead_span {
     uint64_t begin_ns, cpu_ns, n_admissions;
 };

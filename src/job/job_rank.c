@@ -1,5 +1,5 @@
-/* Reads how a checkpoint scores texts. The head is small, so the lead multiplies by it, and no rank
- * loads one. */
+/* Reads how a checkpoint scores texts. The head is small, so the lead multiplies by it, and ranks
+ * load no head. */
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -162,7 +162,7 @@ static struct status read_activation(struct rank_rules *rank, const struct js_no
     return status_ok();
 }
 
-/* Reads the head of an encoder for classes, and how its tokenizer joins pairs. */
+/* Reads the head of an encoder that scores classes, and how its tokenizer joins pairs. */
 static struct status read_encoder(struct job_embed *e, struct ckpt *c, const struct arch *m,
                                   const struct tokenizer *t)
 {

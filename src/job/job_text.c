@@ -36,7 +36,7 @@ static struct status add_end_ids(struct job_text *t, const struct js_node *node)
     return status_ok();
 }
 
-/* given NULL: there are no flags. */
+/* True when the flag was not given. given NULL: there are no flags. */
 static bool is_default(const struct flags_given *given, const char *flag)
 {
     return given == NULL || !flags_is_given(given, flag);
@@ -70,7 +70,7 @@ static struct status take_values(struct request_defaults *d, const struct js_nod
     return status_ok();
 }
 
-/* As take_values, and refuses values that the flags would refuse, which the user did not give. */
+/* As take_values, but with STATUS_INPUT for values that the flags would refuse. */
 static struct status take_good_values(struct request_defaults *d, const struct js_node *root,
                                       const struct flags_given *given)
 {

@@ -18,9 +18,9 @@
 /* The vectors of the rows so far. */
 struct vectors {
     const char *rows_path;
-    struct vectors_file *file; /* NULL: they are counted */
+    struct vectors_file *file; /* NULL: vectors are only counted */
     uint64_t n, n_errors;      /* vectors, including those of error rows; error rows */
-    size_t d;                  /* numbers of each; 0: there is none yet */
+    size_t d;                  /* length of each vector; 0: none yet */
     float *x;                  /* [capacity], owned */
     size_t capacity;
     struct strbuf id; /* scratch: the row's custom_id */
@@ -41,7 +41,7 @@ static struct status reserve(struct vectors *v, size_t n)
 }
 
 /* Returns the float that a row's decimal, of at most 9 digits, stands for. The decimal was read as
- * the nearest double: that may be the middle of two floats, which rounds the wrong way. */
+ * the nearest double: that may lie halfway between two floats, and then round the wrong way. */
 static float float_of(double x)
 {
     const uint64_t low_bits = 0x1FFFFFFF, middle = 0x10000000;
@@ -92,7 +92,7 @@ static struct status take_vector(struct vectors *v, const char *id, const struct
     return v->file != NULL ? vectors_file_add(v->file, id, v->x) : status_ok();
 }
 
-/* The place of an error row's vector is filled with NaN. */
+/* Fills the place of an error row's vector with NaN. */
 static struct status take_error(struct vectors *v, const char *id)
 {
     v->n++;

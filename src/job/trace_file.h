@@ -25,7 +25,7 @@ struct trace_clock trace_clock_measure(struct comm *c);
  * to change linearly between and beyond these two times. */
 uint64_t trace_clock_map(const struct trace_clock clocks[2], uint64_t ns);
 
-/* Describes one rank's timeline, whose events are sent apart. */
+/* Describes one rank's timeline; its events are sent separately. */
 struct trace_part {
     struct trace_clock clocks[2]; /* at the start and at the end */
     uint64_t n_events, n_lost;

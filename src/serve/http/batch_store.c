@@ -382,7 +382,7 @@ struct batch *batch_store_batch(const struct batch_store *s, const char *id)
     return b;
 }
 
-/* Makes an id with 96 random bits, so that an entry of another server hardly has the same. */
+/* Makes an id with 96 random bits: an entry of another server is unlikely to have the same id. */
 static struct status make_id(const char *kind, char id[BATCH_ID_MAX])
 {
     uint64_t random[2];

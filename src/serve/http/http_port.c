@@ -174,8 +174,8 @@ static enum request_format request_format_of(enum http_endpoint endpoint)
     return endpoint == HTTP_CHAT ? REQUEST_OPENAI_CHAT : REQUEST_OPENAI;
 }
 
-/* NULL if the server's model does what the endpoint asks for; otherwise a sentence that says what
- * it does. */
+/* Returns NULL if the server's model does what the endpoint asks for, otherwise a sentence that
+ * says what the model does. */
 static const char *refusal_of(const struct request_rules *rules, enum http_endpoint endpoint)
 {
     const bool embeds = rules->embed != NULL, ranks = embeds && rules->embed->rank.head != NULL;

@@ -69,7 +69,7 @@ static bool read_headers(const char *headers, size_t n, struct multipart_part *p
 }
 
 /* Finds the next border at or after `from`. It stands at the beginning of the body or of a line,
- * before "--", or before CRLF with blanks allowed between. *after: the byte behind border and
+ * before "--", or before CRLF with blanks allowed between. *after: the byte after border and
  * blanks. NULL: none. */
 static const char *find_border(const struct multipart *m, const char *from, const char **after)
 {

@@ -28,9 +28,9 @@ struct byte_source {
     struct dataset_lines *dataset; /* NULL: the bytes are those of the file */
 };
 
-/* Opens a file without waiting for the writer of a named pipe: the job must heed signals until one
- * comes. Reads then wait as usual (read_file polls first). Other files are opened as usual, because
- * file servers may let an open wait. */
+/* Opens a file without waiting for the writer of a named pipe: until a writer comes, the job must
+ * heed signals. Reads then wait as usual (read_file polls first). Other files are opened as usual,
+ * because file servers may let an open wait. */
 static int open_at_once(const char *path)
 {
     struct stat info;

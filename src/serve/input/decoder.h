@@ -34,8 +34,8 @@ void decoder_destroy(struct decoder **d);
  * and reason), STATUS_MEMORY. */
 struct status decoder_run(struct decoder *d, struct decoder_io *io);
 
-/* Local. True when the bytes so far form whole members, frames or streams, so that the input may
- * end here. */
+/* Local. True when the bytes so far form whole members, frames or streams, so the input may end
+ * here. */
 bool decoder_is_whole(const struct decoder *d);
 
 /* Local. Returns "gzip", "zstd" or "xz". */

@@ -90,8 +90,7 @@ static bool is_pattern(const char *given)
     return strpbrk(given, "*?[") != NULL && input_files_stat(given, &info) != 0;
 }
 
-/* True when the pattern `folders`, or a path without wildcards, stands for a list of folders with
- * `folder` in it. */
+/* True when `folders`, a pattern or a plain path, matches `folder`, perhaps beside others. */
 static bool has_folder(const char *folders, const char *folder)
 {
     struct stat is, other;

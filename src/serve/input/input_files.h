@@ -37,8 +37,8 @@ void input_files_fini(struct input_files *f);
  * stdin. */
 bool input_files_is_stored(const char *given);
 
-/* Local. True when `given` is a pattern, also one of files with a dataset, that will match the file
- * `name` of the folder `folder` once that file is there. */
+/* Local. True when `given` is a pattern, with or without a dataset's :/PATH, that will match the
+ * file `name` in `folder` once that file exists. */
 bool input_files_will_match(const char *given, const char *folder, const char *name);
 
 /* Local. Calls stat(2) for a path; if it names a dataset, for the dataset's file. */

@@ -12,8 +12,8 @@
  *   record  u32 type, u32 n_bytes, u64 checksum | u64 line, digest[2], values[5] | n_bytes bytes
  *
  * Little-endian. The checksum is XXH3-64 over the n_bytes bytes. Its seed is the XXH3-64 of the 80
- * bytes before them (with checksum 0), whose seed is the record's offset in the file, so that a
- * record's bytes are valid only at their own offset. */
+ * bytes before them (with checksum 0), whose seed is the record's offset in the file, so a record's
+ * bytes are valid only at their own offset. */
 #ifndef SHOAL_SERVE_JOURNAL_JOURNAL_FORMAT_H
 #define SHOAL_SERVE_JOURNAL_JOURNAL_FORMAT_H
 

@@ -31,9 +31,9 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Fills lines [n], with n at most `capacity`, from the records of finished rows. A line with
- * several records appears several times. Errors: STATUS_INPUT if the journal has more than
- * `capacity` rows. */
+/* Appends to lines [*n], at most `capacity`, from the records of finished rows. A line with several
+ * records appears several times. Errors: STATUS_INPUT if the journal has more than `capacity`
+ * rows. */
 static struct status read_receipt_lines(struct journal_cursor *c, struct receipt_line *lines,
                                         size_t capacity, size_t *n)
 {
@@ -75,7 +75,7 @@ static struct status hash_lines(int fd, const char *path, const struct journal_f
     return st;
 }
 
-/* The rows of an output, decompressed. */
+/* The running hash and the counts of an output's rows, after decompression. */
 struct rows {
     XXH3_state_t *state;
     uint64_t n, n_bytes;

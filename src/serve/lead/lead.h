@@ -41,8 +41,8 @@ struct lead_journal {
                                     written. NULL: none */
 };
 
-/* Zero means the default if one is named, in the parts too. All pointers are borrowed and outlive
- * the lead. */
+/* Zero means the default where a comment names one, also in nested structs. All pointers are
+ * borrowed and outlive the lead. */
 struct lead_options {
     enum lead_mode mode;
     const struct lead_port *port; /* where requests come from; copied. NULL: the lines of a file;

@@ -49,8 +49,9 @@ static struct status lead_input_take_row(struct lead *l, uint64_t line,
     return result_writer_put(l->lines.writer, index, &row);
 }
 
-/* Makes r an error row if an earlier line has its custom_id, and gives a line without one a name.
- * An audit has not seen the earlier lines, so it takes the name from the output's row. */
+/* Makes r an error row if an earlier line has the same custom_id; gives r a name if it has none. An
+ * audit has not seen the earlier lines: it does not look for duplicates, and takes the name from
+ * the output's row. */
 static struct status take_id(struct lead *l, struct request *r)
 {
     char name[ID_NAME_MAX];

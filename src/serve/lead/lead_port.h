@@ -24,7 +24,7 @@ struct lead_port {
      * for a request, at most a fifth of a second, if lead_is_idle. Errors: also STATUS_INPUT. */
     struct status (*read)(void *user, struct lead *l);
 
-    /* True when no more requests will come, so that the run ends with the last answer. */
+    /* True when no more requests will come; the run then ends with the last answer. */
     bool (*is_at_end)(const void *user);
 
     /* Takes the answers to r, or its error. The lead owns r, which is valid until the function

@@ -63,7 +63,7 @@ static struct status merge_open_journal(const char *path, int *fd)
                        path, strerror(errno));
 }
 
-/* Refuses two parts whose settings differ in any line but that of --input-part. */
+/* Refuses two parts whose settings differ in a line other than that of --input-part. */
 static struct status compare_settings(const struct part *a, const struct part *b)
 {
     const char *x = a->facts.settings, *y = b->facts.settings;

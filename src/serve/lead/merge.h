@@ -17,7 +17,7 @@ struct merge_options {
     const struct input_files *input; /* the input of the whole array */
     const char *output_path;         /* replaced once all checks have passed, otherwise left
                                         alone */
-    size_t frame_bytes;         /* rows in a frame of a compressed output; 0: ROW_FRAMES_BYTES */
+    size_t frame_bytes;         /* of rows in a compressed frame; 0: ROW_FRAMES_BYTES */
     const char *journal_folder; /* the parts' --journal; NULL: beside each part */
     const char *const *parts;   /* [n_parts] the array's outputs, in any order */
     size_t n_parts;

@@ -23,9 +23,9 @@ _Static_assert((int)LOGPROBS_K_MAX == (int)PLAN_TOPS_MAX, "a plan can ask for al
 
 static const char part_magic[8] = "SHOALP1\n";
 
-/* The bit of an index entry whose line has a row in this job. The records of earlier runs lack it
- * until logprobs_part_check: a line whose row never reached the journal may have been changed to
- * one that gives an error row, or taken out of the input. */
+/* Set in an index entry if its line has a row in this job. Those of earlier runs lack it until
+ * logprobs_part_check: a line whose row never reached the journal may have been changed to one that
+ * gives an error row, or taken out of the input. */
 static const uint64_t entry_counts = (uint64_t)1 << 63;
 
 /* The head of a record. */
@@ -97,14 +97,15 @@ static struct status index_create(struct logprobs_part *p)
     return st;
 }
 
-/* `entry`: 1 + the offset of the line's record, and entry_counts if the file is made with it. */
+/* Sets the line's entry: 1 + its record's offset, with entry_counts if the record is to be in
+ * FILE.h5. */
 static struct status index_set(struct logprobs_part *p, uint64_t line, uint64_t entry)
 {
     if (line >= p->n_lines) p->n_lines = line + 1;
     return part_write(p->path, p->index, &entry, sizeof entry, line * sizeof entry);
 }
 
-/* Reads the n entries from that of `line` on; entries behind the file's end are 0. */
+/* Reads n entries, the first that of `line`; entries beyond the file's end are 0. */
 static struct status index_get(const struct logprobs_part *p, uint64_t line, uint64_t *entries,
                                size_t n)
 {
@@ -315,7 +316,7 @@ static void add_answer(struct logprobs_part *p, const struct request_bytes *id,
     if (p->o.shape.hidden.layers.n > 0) *n_hidden += part_add_places(p, c, first);
 }
 
-/* Writes the record behind the others. If the failpoint is due, writes half of it and then fails or
+/* Writes the record after the others. If the failpoint is due, writes half of it and then fails or
  * kills the process. */
 static struct status write_record(struct logprobs_part *p)
 {
@@ -403,14 +404,14 @@ static size_t padded(size_t n)
     return (n + WORD_BYTES - 1) / WORD_BYTES * WORD_BYTES;
 }
 
-/* Returns the bytes of the arrays of n tokens. */
+/* Returns the bytes of an answer's arrays for n tokens. */
 static size_t arrays_bytes(const struct logprobs_shape *shape, size_t n)
 {
     return n * (2 + shape->k) * WORD_BYTES + padded(n * shape->k * logprobs_bytes(shape->type));
 }
 
 /* Adds to the HDF5 file the answer that begins at *at of the n_bytes in p->bytes, and moves *at
- * behind it. *fits is false if the answer does not end within these bytes. */
+ * past it. *fits is false if the answer does not end within these bytes. */
 static struct status copy_answer(struct logprobs_part *p, struct logprobs_file *f, size_t n_bytes,
                                  size_t *at, bool *fits)
 {

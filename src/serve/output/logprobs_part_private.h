@@ -24,8 +24,9 @@ struct logprobs_part {
     size_t rows_capacity;
 };
 
-/* logprobs_part.c. All Local. part_error makes the error that `what`, such as "writing", failed at
- * byte `at` of the file: STATUS_IO; `error` is an errno. part_write writes n bytes at byte `at`. */
+/* logprobs_part.c. All Local. Errors: STATUS_IO. part_error makes the error that `what`, such as
+ * "writing", failed at byte `at` of the file; `error` is an errno. part_write writes n bytes at
+ * `at`. */
 struct status part_error(const char *path, const char *what, uint64_t at, int error);
 struct status part_write(const char *path, int fd, const void *bytes, size_t n, uint64_t at);
 
@@ -33,8 +34,8 @@ struct status part_write(const char *path, int fd, const void *bytes, size_t n, 
 struct status part_read(const char *path, int fd, void *bytes, size_t n, uint64_t at,
                         size_t *n_read);
 
-/* logprobs_part_rows.c. All Local. Moves *at past the hidden rows that begin there, of one step
- * after another, up to a record, the end, or a step whose rows are not whole. Errors: STATUS_IO. */
+/* logprobs_part_rows.c. All Local. Moves *at past the hidden rows of all steps that follow there,
+ * up to a record, the file's end, or a step whose rows are not whole. Errors: STATUS_IO. */
 struct status part_skip_rows(const struct logprobs_part *p, uint64_t *at);
 
 /* Appends to p->record the places of the hidden rows of answer c to the prompt of `first`, and
@@ -42,9 +43,9 @@ struct status part_skip_rows(const struct logprobs_part *p, uint64_t *at);
 uint64_t part_add_places(struct logprobs_part *p, const struct request *c,
                          const struct request *first);
 
-/* Copies the hidden rows of an answer to the file. Their places are in p->bytes [n_bytes] at *at,
- * which is moved behind them. *fits is false if they do not end within these bytes or rows are
- * damaged. Errors: STATUS_IO, STATUS_MEMORY. */
+/* Copies the hidden rows of an answer to f. The list of their places begins at *at of p->bytes
+ * [n_bytes]; *at is moved past the list. *fits is false if the list does not end within these bytes
+ * or a row is damaged. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status part_copy_rows(struct logprobs_part *p, struct logprobs_file *f, size_t n_bytes,
                              size_t *at, bool *fits);
 

@@ -17,7 +17,7 @@ struct rows_head {
     uint64_t checksum; /* XXH3-64 of the members before it */
 };
 
-/* A place of an answer's rows, as the record of its line has it. */
+/* A place of an answer's rows, as stored in its line's record. */
 struct stored_rows {
     uint64_t at, checksum;
     uint32_t n_all, n; /* rows that the checksum covers; the first n of them are the answer's */
@@ -60,7 +60,7 @@ struct status part_skip_rows(const struct logprobs_part *p, uint64_t *at)
     }
 }
 
-/* Appends the places of r's rows of the tokens before `end`. Returns the number of rows. */
+/* Appends the places of r's hidden rows for the tokens before `end`. Returns the number of rows. */
 static uint64_t add_places_before(struct logprobs_part *p, const struct request *r, size_t end,
                                   uint32_t *n_places)
 {

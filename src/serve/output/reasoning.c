@@ -26,7 +26,7 @@ static size_t begun_tag(const char *text, size_t n)
     return k;
 }
 
-/* Finds the end of thoughts that begin at `at`, and the content behind them. */
+/* Finds the end of thoughts that begin at `at`, and the content after them. */
 static struct reasoning close_thoughts(const char *text, size_t at, size_t n, bool is_whole)
 {
     struct reasoning r = {.begin = skip_blanks(text, at, n), .end = n, .content = n};

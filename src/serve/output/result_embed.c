@@ -26,7 +26,7 @@ static void add_base64(const unsigned char *bytes, size_t n, struct strbuf *out)
 }
 
 /* Appends a vector [n] as little-endian f32 in base64. A full buffer holds a multiple of 3 bytes,
- * so that padding stands only at the end. */
+ * so padding comes only at the end. */
 static void add_packed(const float *x, size_t n, struct strbuf *out)
 {
     enum { AT_ONCE = 192 };

@@ -1,7 +1,7 @@
 /* Writes vectors and scores into result lines: "embedding", "embeddings" or "scores" of a plain
  * line, and the bodies of /v1/embeddings and /v1/rerank of a batch line or call. Called by
  * result_row.c.
- * Circle: a row has the vectors of its answers, which result_row_choice finds. */
+ * Circle: calls back result_row_choice of result_row.c, which finds answers and their vectors. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_EMBED_H
 #define SHOAL_SERVE_OUTPUT_RESULT_EMBED_H
 

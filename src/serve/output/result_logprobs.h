@@ -16,18 +16,18 @@ void result_logprobs_prompt(const struct request *r, struct strbuf *out);
 
 /* The next two append the sampled tokens from number `from` on; 0: all of them. */
 
-/* Appends the form of OpenAI chat completions: {"content":[{"token","logprob","bytes",
+/* Appends them in the form of OpenAI chat completions: {"content":[{"token","logprob","bytes",
  * "top_logprobs"}],"refusal":null}. A token that is a part of a character has U+FFFD in "token";
  * "bytes" are exact. */
 void result_logprobs_chat(const struct request *r, const struct request_rules *rules, size_t from,
                           struct strbuf *out);
 
-/* Appends the form of OpenAI completions: {"tokens","token_logprobs","top_logprobs","text_offset"}.
- * A token that is a part of a character is written "bytes:\xe2\x80". top_logprobs include the token
- * itself; they are null if the request wants no likely tokens. Offsets count characters of the
- * strings in "tokens". With an echo the prompt's tokens come first; their log-probabilities are
- * those of `echo`, the first answer to the same prompt, and the first token has none (null). echo
- * NULL: only the sampled tokens. */
+/* Appends them in the form of OpenAI completions:
+ * {"tokens","token_logprobs","top_logprobs","text_offset"}. A token that is a part of a character
+ * is written "bytes:\xe2\x80". top_logprobs include the token itself; they are null if the request
+ * wants no likely tokens. Offsets count characters of the strings in "tokens". With an echo the
+ * prompt's tokens come first; their log-probabilities are those of `echo`, the first answer to the
+ * same prompt, and the first token has none (null). echo NULL: only the sampled tokens. */
 void result_logprobs_completion(const struct request *r, const struct request *echo,
                                 const struct request_rules *rules, size_t from, struct strbuf *out);
 

@@ -16,9 +16,9 @@ struct result_stream {
 /* Both are Local and append events to `out`. Errors stay in `out`. */
 
 /* Appends the thoughts and the text of the answer c that have not been written yet, with the
- * log-probabilities of its tokens if the request asks for them. Writes nothing while c is
- * unfinished and has no new text. The last event of a finished answer has its finish_reason and a
- * chat's tool calls. Holds back text that may become a call. Errors: STATUS_MEMORY. */
+ * log-probabilities of its tokens if the request asks for them. While c is unfinished, writes only
+ * if there are new thoughts or new text. The last event of a finished answer has its finish_reason
+ * and a chat's tool calls. Holds back text that may become a call. Errors: STATUS_MEMORY. */
 struct status result_stream_write(struct result_stream *s, const struct request *c,
                                   const struct request_rules *rules, const char *model_name,
                                   struct strbuf *out);

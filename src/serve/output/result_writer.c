@@ -20,8 +20,8 @@
 enum { FLUSH_BYTES = 64 << 10, COMPARE_BYTES = 16 << 10 };
 static const uint64_t show_ns = 10000000000u;
 
-/* The rows after the last whole frame, as a short frame behind `offset`, which the next frame
- * overwrites. */
+/* The rows after the last whole frame, as a short frame that begins at `offset`. The next frame
+ * overwrites it. */
 struct short_frame {
     bool is_written;
     size_t n_rows_bytes; /* bytes of its rows */
@@ -248,7 +248,7 @@ static struct status write_bytes(struct result_writer *w, const char *bytes, siz
     return status_ok();
 }
 
-/* Cuts off the bytes of a short frame behind byte `end`. */
+/* Cuts off the bytes of an earlier short frame from byte `end` on. */
 static struct status cut_short_frame(struct result_writer *w, uint64_t end)
 {
     const bool is_longer = w->last.end > end;

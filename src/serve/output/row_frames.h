@@ -13,7 +13,7 @@
 
 enum { ROW_FRAMES_BYTES = 1 << 20 };
 
-/* The state; the caller's memory. */
+/* The state of one output, in memory that the caller provides. */
 struct row_frames {
     enum encoder_format format;
     size_t frame_bytes; /* bytes of rows that fill a frame; 0: ROW_FRAMES_BYTES */

@@ -48,7 +48,8 @@ uint64_t guide_hash(const struct guide *guide);
 enum { GUIDE_START = 1, GUIDE_LOST = 0 };
 uint16_t guide_next(const struct guide *guide, uint16_t state, int32_t token, bool begins);
 
-/* Local. True when the text may end in this state; true when it may continue. */
+/* Local. guide_accepts is true when the text may end in this state, guide_goes_on when it may
+ * continue. */
 bool guide_accepts(const struct guide *guide, uint16_t state);
 bool guide_goes_on(const struct guide *guide, uint16_t state);
 

@@ -223,7 +223,7 @@ bool request_is_replayable(const struct request *r)
 }
 
 /* Returns the bytes that one token's log-probabilities take: n_row likely tokens as text and
- * numbers; of the n_kept, those beyond n_row as numbers, twice, because they are also saved. */
+ * numbers; the others of the n_kept only as numbers, but twice, because they are also saved. */
 static size_t logprob_bytes(int32_t n_row, int32_t n_kept)
 {
     const size_t text = n_row < 0 ? 0 : (1 + (size_t)n_row) * 64;

@@ -405,8 +405,8 @@ struct status request_take_logprob(struct request *r, float logprob, const struc
 /* Local. Takes stored rows, which follow those taken before. Errors: STATUS_MEMORY. */
 struct status request_take_hidden(struct request *r, const struct request_rows *rows);
 
-/* Local. True when r's row depends only on r's tokens, so that the tokens may come from another run
- * or an equal request. */
+/* Local. True when r's row depends only on r's tokens, which may then come from another run or an
+ * equal request. */
 bool request_is_replayable(const struct request *r);
 
 /* Local. Estimates the bytes that r takes until its result line is written, if its answers are as

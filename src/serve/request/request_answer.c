@@ -109,8 +109,8 @@ uint64_t request_words_hash(const struct request *r)
 
 /* ---- taking a token ---- */
 
-/* Appends to the text `piece`, which comes from the detokenizer, up to a stop string. *stopped: it
- * has one. */
+/* Appends to the text `piece`, which comes from the detokenizer, up to a stop string. *stopped: a
+ * stop string was found. */
 static struct status add_text(struct request *r, const struct strbuf *piece, bool *stopped)
 {
     *stopped = false;

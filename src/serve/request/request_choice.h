@@ -34,7 +34,8 @@ static inline const struct request_prompt *request_prompt_of(const struct reques
 }
 
 /* Local. Returns the tokens whose hidden rows are saved with r itself, [begin, end); `end` may be
- * beyond r's tokens. The rows of a prompt's tokens but the last are those of its first answer. */
+ * beyond r's tokens. Only the first answer to a prompt has the rows of the prompt's tokens before
+ * the last. */
 struct request_span {
     size_t begin, end;
 };

@@ -285,9 +285,9 @@ static void norm_work(const struct rank_rules *rank, size_t width)
         rank->work[k] = rank->work[k] * scale * (double)rank->norm[k] + (double)rank->norm_bias[k];
 }
 
-/* rank->work [D] = the dense layer's outputs for the pooled row, through tanh, or through GELU and
- * a layer norm. The outputs' sums grow side by side, so that an addition need not wait for the one
- * before it in its own sum. */
+/* Sets rank->work [D] to the dense layer's outputs for the pooled row, after tanh, or after GELU
+ * and a layer norm. The outputs' sums grow side by side, because an addition must wait for the one
+ * before it in the same sum. */
 static void read_row(const struct request *r, const struct rank_rules *rank, size_t width)
 {
     const double n_rows = r->ask->pool == POOL_MEAN ? (double)r->n_prompt : 1;
@@ -310,7 +310,7 @@ static void read_row(const struct request *r, const struct rank_rules *rank, siz
     if (rank->norm != NULL) norm_work(rank, width);
 }
 
-/* The scores of an encoder's head: out [n_labels]. */
+/* Sets out [n_labels] to the scores of an encoder's head. */
 static void score_by_dense(const struct request *r, const struct rank_rules *rank, size_t width,
                            float *out)
 {

@@ -63,8 +63,7 @@ static struct status ask_format(struct request_parser *p, const struct js_node *
     return ask(p, a, "response_format", GUIDE_SCHEMA, schema);
 }
 
-/* Reads a field of its own, or a member of structured_outputs. Any JSON object is asked for by a
- * boolean. */
+/* Reads a guided_* field, or a member of structured_outputs. A boolean asks for any JSON object. */
 static struct status ask_field(struct request_parser *p, struct asked *a, const char *name,
                                enum guide_kind kind, const struct js_node *node)
 {

@@ -1,7 +1,7 @@
 /* Shared by the files that turn the JSON of a line into a request.
  *
  *   line -> request_parse.c   JSON, envelope of a batch line
- *             request_fields.c    which fields may stand there
+ *             request_fields.c    which fields a line may have
  *             request_sampling.c  draws, limits, stops, log-probabilities, answers, beam search
  *             request_guide.c     the grammar of an answer
  *             request_words.c     allowed_token_ids, bad_words

@@ -1,7 +1,7 @@
 /* Reads the prompt of a line: text, token ids, or a conversation through the model's chat template.
  *
  *   prompt             -> tokenizer ---------------------------------+
- *   context, continuation, text: request_score.c                       |
+ *   context, continuation, text -> request_score.c ------------------+
  *   prompt_token_ids   -> checked against the vocabulary ------------+-> p->r->tokens [n_prompt]
  *   messages           -> content parts -> template -> tokenizer ----+
  *   another member, or a template over all members -> tokenizer -----+
@@ -316,8 +316,8 @@ static struct status take_parts(struct request_parser *p, const struct js_node *
     return status_ok();
 }
 
-/* True for the roles whose content is text or a list of parts. Templates print objects of others, a
- * tool's results, as JSON. */
+/* True for the roles whose content is text or a list of parts. In other roles it may be an object,
+ * such as a tool's results, which templates print as JSON. */
 static bool is_speaker(const char *role)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant"};
@@ -326,7 +326,7 @@ static bool is_speaker(const char *role)
     return false;
 }
 
-/* Checks the types of a message's role and content. null stands beside tool calls. */
+/* Checks the types of a message's role and content. Content may be null, as beside tool calls. */
 static struct status check_message(struct request_parser *p, const struct js_node *message,
                                    size_t m)
 {

@@ -47,7 +47,7 @@ static struct status read_penalties(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
-/* True when the row shows the prompt or its log-probabilities, so that it may have no answer. */
+/* True when the row shows the prompt or its log-probabilities; it may then have no answer. */
 static bool wants_prompt(const struct request_parser *p, const struct js_node *fields)
 {
     return p->ask->echo || js_type(js_get(fields, "prompt_logprobs")) != JS_NULL;

@@ -19,7 +19,7 @@ enum order_kind {
         "prefix", ORDER_PREFIX                                                                     \
     }
 
-/* Local. Puts requests[n], which are in order of reading, into the order in which they shall run,
+/* Local. Puts requests[n], which are in order of reading, into the order in which they will run,
  * and reassigns their `order` numbers accordingly; smaller priority numbers always come first.
  * n_blocks: the size of a replica's KV pool.
  *

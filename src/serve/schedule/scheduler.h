@@ -33,8 +33,8 @@ typedef struct status rows_sink_fn(void *user, const char *rows, size_t n_bytes,
 /* Writes up to n_most draft tokens that may follow r's, and returns how many. */
 typedef int32_t drafter_fn(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
-/* KV blocks that other jobs have computed, by the hash of all their tokens
- * (attention/kv_store.h). */
+/* KV blocks that other jobs have computed. The key of a block is a hash of all tokens up to the
+ * block's end (attention/kv_store.h). */
 struct scheduler_store {
     bool (*has)(void *user, const uint64_t *key); /* true when the store has the block of `key`
                                                      [2]; NULL: there is no store */
@@ -80,8 +80,8 @@ struct scheduler_load {
 };
 
 /* Local. Makes a scheduler that adds counts and latencies to *stats (borrowed). Errors:
- * STATUS_USAGE (a size out of range; a pool that cannot hold one full context, so that progress
- * could not be guaranteed), STATUS_MEMORY. */
+ * STATUS_USAGE (a size out of range; a pool that cannot hold one full context, because a request
+ * might never advance), STATUS_MEMORY. */
 struct status scheduler_create(const struct scheduler_options *options, struct serve_summary *stats,
                                struct scheduler **out);
 
@@ -99,6 +99,8 @@ bool scheduler_wants_more(const struct scheduler *s);
 
 /* Local. True when no request waits, runs or is in flight. */
 bool scheduler_is_idle(const struct scheduler *s);
+
+/* Local. Returns the counts now. */
 struct scheduler_load scheduler_load(const struct scheduler *s);
 
 /* Local. Plans step `step` of `group` into *plan, which is cleared first. Rows are given out in

@@ -40,7 +40,7 @@ int64_t scheduler_blocks_held(const struct scheduler *s, size_t n_tokens)
     return t->n_full * all + t->n_windowed * (seen < all ? seen : all);
 }
 
-/* Takes a free block, or evicts cached ones to get it; the replica must have one of either. */
+/* Takes a free block, or evicts cached ones to get it; the replica must have one of the two. */
 static int32_t take_block(struct scheduler *s, int32_t replica_index)
 {
     struct replica *replica = &s->replicas[replica_index];

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Positions in a result of the next sequence's scores, logits, likely tokens, pooled rows and
- * hidden rows. */
+/* Where the next sequence's scores, logits, likely tokens, pooled rows and hidden rows begin in a
+ * result. */
 struct cursor {
     const struct step_result *result;
     size_t score, logit_row, top, pool, hidden;

@@ -1,7 +1,7 @@
 /* Shares blocks between requests that begin alike. The first q->n_cached blocks of a running
  * request are in its replica's prefix cache and held by the request; the others are its own. A
  * block enters the cache once the step that computed its last row has been committed without a bad
- * row, so that a request that takes the block would have computed the same rows. */
+ * row, so a request that takes the block would have computed the same rows. */
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
@@ -9,8 +9,8 @@
 
 static const size_t block_tokens = PLAN_BLOCK_TOKENS;
 
-/* Returns the key before block b of q. With another adapter the same tokens have other keys and
- * values, so each adapter has its own key before the first block. */
+/* Returns the key before block b of q. With another adapter the same tokens have other K and V, so
+ * each adapter has its own key before the first block. */
 static uint64_t key_before(const struct scheduler *s, const struct sequence *q, size_t b)
 {
     if (b > 0) return q->block_keys[b - 1];

@@ -184,8 +184,8 @@ void scheduler_tier_save(struct scheduler *s, int32_t replica);
 struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q);
 struct status scheduler_tier_grow(struct replica *replica);
 
-/* Called when q has taken its blocks [begin, end) from the cache, so that at least two requests
- * begin with them. Adds to the plan writes of the prompt's blocks to the prefix store. Errors:
+/* Called when q has taken its blocks [begin, end) from the cache: at least two requests begin with
+ * them. Adds to the plan writes of the prompt's blocks to the prefix store. Errors:
  * STATUS_MEMORY. */
 struct status scheduler_store_save(struct scheduler *s, struct sequence *q, size_t begin,
                                    size_t end);
@@ -205,7 +205,7 @@ struct status scheduler_tier_ask(struct scheduler *s);
  * have been given out. Errors: STATUS_MEMORY. */
 struct status scheduler_give_drafts(struct scheduler *s, int32_t group);
 
-/* scheduler_drafts.c. Local. True when the prediction layer shall guess in this step of the group,
+/* scheduler_drafts.c. Local. True when the prediction layer is to guess in this step of the group,
  * whose rows are planned. */
 bool scheduler_predicts(struct scheduler *s, int32_t group);
 
@@ -239,10 +239,12 @@ size_t scheduler_prefix_sharable(const struct scheduler *s, const struct sequenc
 /* Makes the keys of all full blocks of q's tokens; call it before the functions below. Errors:
  * STATUS_MEMORY. */
 struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *q);
+
+/* Returns how many of waiting q's first blocks the replica has. */
 struct prefix_match scheduler_prefix_match(const struct scheduler *s, const struct replica *replica,
                                            const struct sequence *q);
 
-/* True when an older running request will compute the next block of running q, so that waiting is
+/* True when an older running request will compute the next block of running q, so waiting is
  * cheaper than computing it. The oldest request never waits. */
 bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence *q);
 

@@ -235,8 +235,7 @@ struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q)
     if (s->o.tables.n_windowed > 0) {
         windows_from = scheduler_window_begin(s, end * PLAN_BLOCK_TOKENS);
         if (windows_from < q->window_end) windows_from = q->window_end;
-        /* q will give up windowed blocks that it shares now, but admission counted on sharing them
-         */
+        /* checks the room again: q gives up windowed blocks that admission counted as shared */
         const size_t n_full = (size_t)scheduler_blocks_for(q->r->n_tokens) - q->n_blocks;
         if (replica_n_free(replica) < (int64_t)n_full * s->o.tables.n_full +
                                           (int64_t)(end - windows_from) * s->o.tables.n_windowed)

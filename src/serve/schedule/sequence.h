@@ -54,8 +54,7 @@ struct sequence {
                           sequence waits */
     size_t n_back;     /* how many of its first blocks it will have once all reads have ended; 0: no
                           reads */
-    bool store_failed; /* a read from the prefix store failed, so the sequence uses the store no
-                          more */
+    bool store_failed; /* a read from the prefix store failed, so the sequence no longer uses it */
     size_t n_stored;   /* how many of the n_back blocks come from the prefix store */
     int32_t n_arriving; /* reads that have not ended; the sequence gets no rows until they have */
 

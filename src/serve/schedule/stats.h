@@ -11,7 +11,7 @@
 
 /* KV blocks that went to disk and came back, per rank. */
 struct moved_blocks {
-    uint64_t n_out, n_in; /* blocks ordered there and back */
+    uint64_t n_out, n_in; /* moves ordered: to disk, and back */
     uint64_t n_tokens;    /* rows not computed because they were read */
 };
 
