@@ -47,11 +47,13 @@ static void sums(const struct advice_facts *f, struct advice *a)
 {
     const double part = f->communication;
     if (f->tp < 2 || f->experts_cross_hosts || part < 0.2) return;
-    const double gain = without(part / 2);
+    uint32_t cut = 2; /* the smallest factor of tp, so that no rank is left over */
+    while (f->tp % cut != 0) cut++;
+    const double gain = without(part * (1 - 1.0 / cut));
     say(a, gain,
-        "%.0f %% of a step is communication, mostly sums over %u tp ranks: --tp %u with twice the "
-        "--dp, if the memory holds it, would give about %.2f times the speed",
-        100 * part, f->tp, f->tp / 2, gain);
+        "%.0f %% of a step is communication, mostly sums over %u tp ranks: --tp %u with %u times "
+        "the --dp, if the memory holds it, would give about %.2f times the speed",
+        100 * part, f->tp, f->tp / cut, cut, gain);
 }
 
 /* Advises a larger --max-batch: few rows share each read of the weights, so more rows cost

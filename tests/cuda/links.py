@@ -131,7 +131,7 @@ class LinksTest:
 
     def faults(self):
         dense, tp2 = self.convert("smollm-tied"), [*EXACT, "--tp", "2"]
-        soon = ["--watchdog", "1"]
+        soon = ["--watchdog", "3"]
         for error in ("id", "open"):
             self.refused(dense, tp2, f"devices=2 nccl_{error}_error=2", 2,
                          ["opening a communicator over tp with rank 1", "unhandled system error"])

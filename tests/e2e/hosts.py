@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 
 from program import run
 
@@ -21,6 +22,8 @@ class Hosts:
         self.spaces = [f"shoal{letter}{self.tag}" for letter in self.letters]
         self.links = [f"s{letter}{self.tag}" for letter in self.letters]
         self.switch = f"shoal-{self.tag}"
+        # Open MPI's session folders, which have the hosts' names: another test's hosts have the same.
+        self.sessions = None
 
     def ip(self, *args):
         return subprocess.run(["ip", *args], capture_output=True, text=True, check=False)
@@ -43,6 +46,7 @@ class Hosts:
         """Starts the hosts. Returns None, or why there cannot be several hosts here."""
         if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
             return "several hosts need root, iproute2 and unshare"
+        self.sessions = tempfile.mkdtemp(prefix="shoal-hosts-")
         steps = [["netns", "add", s] for s in self.spaces] + self.wires()
         for i, (space, link) in enumerate(zip(self.spaces, self.links)):
             steps += [["link", "set", link, "netns", space],
@@ -71,7 +75,7 @@ class Hosts:
                ("plm_rsh_no_tree_spawn", 1), ("pml", "ob1"), ("btl", "tcp,self,vader"),
                ("btl_vader_single_copy_mechanism", "none"), ("mpi_yield_when_idle", 1),
                ("btl_tcp_if_include", net), ("oob_tcp_if_include", net),
-               ("orte_abort_on_non_zero_status", 0)]
+               ("orte_tmpdir_base", self.sessions), ("orte_abort_on_non_zero_status", 0)]
         flags = [str(word) for name, value in mca for word in ("--mca", name, value)]
         return ["ip", "netns", "exec", self.spaces[0], "unshare", "--uts", "sh", "-c",
                 'hostname hA; exec "$@"', "sh", "mpirun", "--allow-run-as-root", "--oversubscribe",
@@ -101,3 +105,5 @@ class Hosts:
                 except ProcessLookupError:
                     pass
             self.ip("netns", "del", space)
+        if self.sessions:
+            shutil.rmtree(self.sessions, ignore_errors=True)

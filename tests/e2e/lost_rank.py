@@ -28,7 +28,7 @@ from hosts import Hosts
 from program import FAILED, GOLDENS, HANGS_S, SKIPPED, TESTS, Load, Shoal, expect, fresh_folder, main_of, run
 
 DEADLINE_S = 4
-START_S = 90  # a busy machine starts slowly
+START_S = HANGS_S  # a busy machine starts slowly
 MODEL = "mixtral"
 LAYOUT = ["--tp", "2", "--pp", "2", "--threads", "1"]
 RANKS = 4
@@ -259,13 +259,13 @@ class LostRankTest:
         prompts = self.prompts(1500)
         expected = self.work / "expected.jsonl"
         self.shoal.must("generate", "--model", self.model, "--input", prompts, "--output", expected,
-                        ranks=1, limit_s=300)
+                        ranks=1)
         job = self.job("held", prompts)
         try:
             job.wait_for_rows()
             n_rows = len(job.output.read_bytes().splitlines())
             hold(job)
-            status = job.process.wait(300)
+            status = job.process.wait(HANGS_S)
         finally:
             job.end()
         expect(n_rows < 1500, "the job had ended before it was disturbed")

@@ -81,7 +81,7 @@ class Shoal:
 
 
 class Load:
-    """Counts the processes of this machine that run or want a CPU, until the with block ends."""
+    """Counts the processes of this machine that run, or want a CPU or a disk, until the with block ends."""
 
     def __init__(self):
         self.counts, self.is_over = [], threading.Event()
@@ -89,7 +89,8 @@ class Load:
 
     def count(self):
         while not self.is_over.wait(0.02):
-            self.counts.append(int(re.search(r"procs_running (\d+)", Path("/proc/stat").read_text())[1]))
+            found = re.findall(r"procs_(?:running|blocked) (\d+)", Path("/proc/stat").read_text())
+            self.counts.append(sum(map(int, found)))
 
     def __enter__(self):
         self.thread.start()

@@ -74,7 +74,7 @@ class Starts:
         output = self.work / "slow.jsonl"
         done = run([REPO / "tests" / "mpirun.sh", 3, "-x", f"LD_PRELOAD={self.args.stopped_launcher}",
                     self.shoal.path, "generate", "--model", DEMO, "--input", self.input, "--output",
-                    output, "--threads", 1, "--quiet"], 60)
+                    output, "--threads", 1, "--quiet"], HANGS_S)
         expect("the launcher is stopped" in done.err, f"the library was not asked\n{done}")
         expect(done.status == 0, f"a launcher that is slow\n{done}")
         expect(output.read_bytes() == self.whole, f"another row\n{done}")

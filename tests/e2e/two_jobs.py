@@ -118,7 +118,7 @@ class TwoJobs(JournalTest):
         expect(done.status == 2 and "host elsewhere, pid 4, PBS job 6" in done.err, str(done))
         expect("waiting up to" in done.err, f"it waited without a word: {done}")
         expect(not self.output.exists(), "a refused job made its output")
-        for age_s, word in ((57, "waiting up to"), (3600, "is void")):
+        for age_s, word in ((45, "waiting up to"), (3600, "is void")):
             self.lease.write_text(OTHER_HOST)
             when = time.time() - age_s
             os.utime(self.lease, (when, when))

@@ -57,8 +57,8 @@ ReturnToService=2
 JobRequeue=1
 KillWait=5
 OverTimeLimit=1
-SlurmdTimeout=10
-MessageTimeout=10
+SlurmdTimeout=30
+MessageTimeout=30
 GresTypes=gpu
 NodeName=n[1-8] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[17001-17008] CPUs=2 RealMemory=2000 Gres=gpu:2
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=10

@@ -191,10 +191,16 @@ class SlurmTest:
         expect(ahead <= 0, f"fence: the first left it {ahead:.3f} s before the last had come")
         self.say("fence: the late rank held all back")
 
+    def fast_after_requeue(self, job, name):
+        """Lets the job run at full speed once its first session was requeued."""
+        self.cluster.wait_for(f"requeue of {name}", lambda: "status 75: requeued" in job.text() or job.has_ended())
+        Path(f"{self.output(name)}.fast").touch()
+
     def limit(self):
         """The job finds its time limit through squeue."""
         job = self.submit("limit", "one_node.sbatch", 1, more=["--tp", "2"],
                           flags=["--time=1", "--signal=B:CONT@1"])
+        self.fast_after_requeue(job, "limit")
         self.finished(job, ["drained after \\d+ rows \\(the time limit\\)", "status 75: requeued"])
 
     def warned(self):
@@ -217,8 +223,7 @@ class SlurmTest:
         """
         job = self.submit("early", "one_node.sbatch", 1, "mpirun", more=["--pp", "2"],
                           flags=["--time=1"])
-        self.cluster.wait_for("requeue of early", lambda: "status 75: requeued" in job.text() or job.has_ended())
-        Path(f"{self.output('early')}.fast").touch()
+        self.fast_after_requeue(job, "early")
         done = run(["scontrol", "update", f"JobId={job.id}", "TimeLimit=10"])
         expect(done.status == 0 or job.has_ended(), str(done))
         self.finished(job, ["the signal came before|drained .* \\(SIGUSR1\\)", "status 75: requeued"])
@@ -345,6 +350,7 @@ class SlurmTest:
         # the daemons write into it until the namespaces end with this process
         with tempfile.TemporaryDirectory(prefix="shoal-slurm-", ignore_cleanup_errors=True) as folder:
             os.chmod(folder, 0o755)  # munged requires access to its socket's folder
+            os.environ["OMPI_MCA_orte_tmpdir_base"] = folder  # the nodes' names are the same in every run of this test
             self.cluster = Cluster(folder)
             self.cluster.start()
             self.say("the nodes are idle")

@@ -61,7 +61,10 @@ static void communication_is_named(void)
 {
     struct advice_facts f = healthy();
     f.communication = 0.6;
-    expect(&f, "sums", 1 / 0.7, "--tp 1");
+    expect(&f, "sums", 1 / 0.7, "--tp 1 with 2 times");
+    f.tp = 9;
+    expect(&f, "sums", 1 / 0.6, "--tp 3 with 3 times");
+    f.tp = 2;
     f.experts_cross_hosts = true;
     f.ep = 4;
     expect(&f, "exchange", 1 / 0.7, "--ep 2");
