@@ -91,8 +91,8 @@ static bool is_unused(const char *name, int64_t n_layers, const struct arch_fami
     return layer >= n_layers;
 }
 
-/* Refuses a prediction layer of which config.json does not tell, such as one that counts these
- * layers in another field: it would be taken for a layer of the model. */
+/* Refuses a prediction layer that config.json does not declare, as when it counts these layers in
+ * another field: the layer would be taken for one of the model's. */
 static struct status check_prediction(const struct convert *c, const char *name, int64_t n_mtp)
 {
     static const char layers[] = "model.layers.", join[] = ".eh_proj.weight";

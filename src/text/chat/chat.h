@@ -88,7 +88,7 @@ bool chat_text_begins_thoughts(const struct chat_text *t);
 struct status chat_render_members(const struct chat *c, const struct js_node *object,
                                   const struct jinja_date *date, struct chat_text *out);
 
-/* Local. *takes: a message's content may stay a list of OpenAI's text parts, because the template
+/* Local. *takes: whether a message's content may stay a list of OpenAI's text parts: the template
  * writes a list of one part exactly as it writes that part's text as a string. Runs the template on
  * one message in both forms. Errors: STATUS_MEMORY. */
 struct status chat_takes_parts(const struct chat *c, bool *takes);
