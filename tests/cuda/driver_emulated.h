@@ -33,8 +33,8 @@ struct emulated {
     uint64_t no_graphs;    /* graphs cannot be made */
     uint64_t stale_graphs; /* a fault: a graph's launches keep their first arguments */
     uint64_t no_gemm;      /* there is no library for products */
-    uint64_t gemm_varies;  /* the first so many algorithms of the library depend on the rows */
-    uint64_t gemm_many;    /* the first so many algorithms for many rows add in another order */
+    uint64_t gemm_varies;  /* how many of the library's first algorithms depend on the rows */
+    uint64_t gemm_many;    /* how many of its first ones for many rows add in another order */
     uint64_t gemm_cores;   /* 16-bit products add as the emulated tensor cores do (mma.h) */
     uint64_t gemm_wide;    /* products of more outputs than this add in another order; 0: none */
     uint64_t gemm_ends;    /* the library takes gemm_ends - 1 products more; 0: any number */

@@ -381,8 +381,8 @@ static bool forget_file(const struct place *p)
     return is_forgotten != 0;
 }
 
-/* Forgets the file, and loads it when so much memory is free. Returns whether the loader read past
- * the cache; *can_forget: as forget_file said. */
+/* Forgets the file, and loads it as if free_bytes of memory were free. Returns whether the loader
+ * read past the cache; *can_forget: the result of forget_file. */
 static bool reads_past_cache(const struct place *p, uint64_t free_bytes, bool *can_forget)
 {
     struct loader_stats stats = {.is_direct = false};

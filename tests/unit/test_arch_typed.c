@@ -74,11 +74,11 @@ static void layers_have_heads_by_their_kind(void)
                         (PART_ANY_HEADS | PART_TYPED_HEADS | PART_TYPED_VALUES),
                     PART_TYPED_HEADS);
     CU_ASSERT_EQUAL(arch_layer_parts(&m, 4) & (PART_ANY_HEADS | PART_TYPED_HEADS), PART_HEADS);
-    /* a K-block has as many heads in each layer */
+    /* a K-block has the same number of heads in each layer */
     CU_ASSERT(arch_o_leaf(&m, 512, 256) == 512 && arch_o_leaf(&m, 512, 512) == 1024);
 }
 
-/* The form in which transformers saves the same model; without k for v its heads have v. */
+/* The form in which transformers saves the same model. Without attention_k_eq_v, heads have a v. */
 static void heads_of_single_layers_are_read(void)
 {
     struct arch m;

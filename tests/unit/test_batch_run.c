@@ -132,7 +132,7 @@ static void add_batch(const char *folder, const struct strbuf *lines)
     batch_store_close(&s);
 }
 
-/* Compares the folder's batch, and once it has ended its output. Returns its status. */
+/* Compares the folder's batch and, once it has ended, its output. Returns its status. */
 static enum batch_status check_batch(const char *folder, const struct strbuf *rows, size_t n_lines)
 {
     struct batch_store s = {.folder = NULL};

@@ -168,7 +168,7 @@ static void setup_fini(struct setup *s)
     mem_free(&s->order);
 }
 
-/* Returns a step of each replica: n sequences of n_rows rows each, all from position pos0. */
+/* Makes a step of each replica: n sequences of n_rows rows each, all from position pos0. */
 static void make_rows(struct cost_rows *rows, uint32_t dp, uint32_t n, double n_rows, double pos0)
 {
     for (uint32_t r = 0; r < dp; r++) {
@@ -302,7 +302,7 @@ static void experts_are_touched(void)
     setup_fini(&s);
 }
 
-/* Returns over how many hosts experts are spread when layouts are compared by this network. */
+/* Returns over how many hosts experts are spread by the layout chosen for this network. */
 static uint32_t hosts_of_experts(double network_bytes_s)
 {
     struct setup s;

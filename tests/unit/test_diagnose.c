@@ -85,7 +85,7 @@ static void nothing_known_is_silent(void)
     CU_ASSERT_EQUAL(c.n_found, 0);
 }
 
-/* What is wrong with host 2, for each rule. */
+/* The fault of host 2 that provokes each rule. */
 static void share_cores(struct cluster *c)
 {
     c->facts[2].n_threads = CORES + 1;

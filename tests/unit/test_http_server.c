@@ -290,8 +290,8 @@ static void bounds_and_refusals_hold(void)
     stop(&b);
 }
 
-/* Sends `head` and n blanks, in chunks of 1 KiB if the head says so, but for the last chunk.
- * Returns the status of the answer; 0: the connection was closed without one. */
+/* Sends `head` and n blanks, with in_chunks as chunks of 1 KiB. Returns the status of the answer;
+ * 0: the connection was closed without one. */
 static int send_blanks(const struct bench *b, const char *head, size_t n, bool in_chunks)
 {
     char bytes[ANSWER_MAX], chunk[1100];

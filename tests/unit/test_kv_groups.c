@@ -78,8 +78,8 @@ static void a_windowed_context_needs_fewer_blocks(void)
     CU_ASSERT_EQUAL(kv_groups_blocks(&all, 131072, 512), 2048);
 }
 
-/* Every run of n positions lies in no more blocks than kv_groups_blocks counts, and some run in as
- * many. */
+/* The positions that `rows` rows see may begin anywhere in a block; kv_groups_blocks returns the
+ * most blocks in which they can lie. */
 static void the_count_is_the_most_that_rows_see(void)
 {
     for (uint32_t window = 1; window < 200; window += 7) {

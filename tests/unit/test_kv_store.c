@@ -48,7 +48,7 @@ static struct rank rank_with(uint32_t first, uint32_t stride, uint32_t head_begi
     return r;
 }
 
-/* One that sweeps when it opens the folder. */
+/* A rank that sweeps when it opens the folder. */
 static struct rank rank_of(uint32_t first, uint32_t stride, uint32_t head_begin, uint32_t head_end,
                            uint64_t n_bytes)
 {
