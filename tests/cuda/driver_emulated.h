@@ -26,7 +26,7 @@ struct emulated {
     uint64_t memory_bytes; /* 0: 8 GiB */
     uint64_t launch_error; /* error of every launch */
     uint64_t lost_after;   /* calls until the device is gone; 0: never */
-    uint64_t hangs_after;  /* launches until nothing ends any more; 0: never */
+    uint64_t hangs_after;  /* launches until no work ends; 0: never */
     uint64_t dry;          /* not 0: launches are checked but not run */
     uint64_t copies;       /* copies beside the compute stream run 1: at once, 2: as late as
                               possible, 0: alternately */

@@ -400,7 +400,7 @@ static bool reads_past_cache(const struct place *p, uint64_t free_bytes, bool *c
     return stats.is_direct;
 }
 
-/* A file is read past the cache where it is not cached and would not fit beside the weights. The
+/* A file is read past the cache if it is not cached and would not fit beside the weights. The
  * loader probes 64 bytes of a file, each of which may bring neighbouring pages into the cache, so a
  * file as small as this one sometimes looks cached before all are probed: then it is tried again.
  */

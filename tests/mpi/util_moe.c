@@ -284,9 +284,9 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
                                   .rank = rank,
                                   .capacity = &capacity};
     const struct range r = tokens_of(l, t->c, p.dp);
-    /* The second pass reuses the first one's buffers and, where supported, holds only a slice of
-     * the tokens. The third is of a block that sends rows even where the ranks of a host could read
-     * them; where they travel to other hosts, its halves take turns. */
+    /* The second pass reuses the first one's buffers and, if supported, holds only a slice of the
+     * tokens. The third is of a block that sends rows even if the ranks of a host could read them;
+     * if rows travel to other hosts, its halves take turns. */
     const int n_passes = in_memory ? 2 : 3;
     for (int pass = 0; pass < n_passes; pass++) {
         uint64_t mine[E] = {0};

@@ -175,7 +175,7 @@ static void a_part_of_a_head_rotates(void)
     CU_ASSERT_EQUAL(arch_rope_make(js_root(doc), &full).code, STATUS_OK);
     CU_ASSERT_EQUAL(arch_rope_make_local(js_root(doc), &local).code, STATUS_OK);
     CU_ASSERT(full.n == 256 && local.n == 128);
-    /* 64 pairs of 1e6^(-2i / 512), the others stand still */
+    /* 64 pairs of 1e6^(-2i / 512), the others do not rotate */
     CU_ASSERT(full.inv_freq[0] == 1 && full.inv_freq[64] == 0 && full.inv_freq[255] == 0);
     CU_ASSERT_DOUBLE_EQUAL(full.inv_freq[63], 0.0333763, 1e-6);
     CU_ASSERT_DOUBLE_EQUAL(local.inv_freq[64], 0.01, 1e-7);

@@ -231,7 +231,7 @@ static void a_lost_folder_ends_the_run(void)
 }
 
 /* A line that is too long takes a reader of compressed data several calls, also when a batch is
- * resumed behind it. */
+ * resumed after it. */
 static void a_long_line_is_resumed(void)
 {
     enum { PIECE = 10 << 20, N_PIECES = 13 };

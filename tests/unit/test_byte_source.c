@@ -93,7 +93,7 @@ static void a_skippable_frame_may_come_first(void)
     strbuf_fini(&file);
 }
 
-/* gzip ignores zeros behind the last member, which fill blocks of tapes; xz has a padding, too. */
+/* gzip ignores zeros after the last member, which pad blocks of tapes; xz has padding, too. */
 static void zeros_may_follow(void)
 {
     static const enum util_format formats[] = {UTIL_GZIP, UTIL_XZ};

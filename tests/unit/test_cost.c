@@ -54,7 +54,7 @@ static void a_file_comes_back(void)
     strbuf_fini(&text);
 }
 
-/* Writes the node's file with one text in it exchanged, and expects a refusal with `says`. */
+/* Writes the node's file with `from` replaced by `to`, and expects an error with `says`. */
 static void refuse_changed(const char *from, const char *to, const char *says)
 {
     struct node n, back;
@@ -191,7 +191,7 @@ static void rows_see_positions(void)
     expect_near(r.n_sampled, 2);
 }
 
-/* One row reads all weights of the layers once; a hundred rows take their arithmetic. */
+/* One row takes the time to read all weights once; hundreds of rows take that of the arithmetic. */
 static void few_rows_read_and_many_multiply(void)
 {
     struct setup s;

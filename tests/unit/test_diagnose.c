@@ -1,6 +1,6 @@
 /* Tests shoal diagnose: the facts read from a folder that looks like a machine's system files, a
- * table of memory modules, and that each rule speaks when its fact is there and is silent on a
- * healthy machine. */
+ * table of memory modules, and that each rule has a finding for its fact and none for a healthy
+ * machine. */
 #include "diagnose/facts.h"
 #include "diagnose/rules.h"
 

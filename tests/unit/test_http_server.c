@@ -59,7 +59,7 @@ static void answer(struct bench *b, struct exchange *x)
     strbuf_fini(&s);
 }
 
-/* Sends the body as the first piece of a stream that goes on. */
+/* Sends the body as the first piece of a stream that does not end. */
 static void begin_answer(struct bench *b, struct exchange *x)
 {
     struct strbuf s;
@@ -165,7 +165,7 @@ static size_t read_all(int fd, char answer_bytes[ANSWER_MAX])
     return n;
 }
 
-/* One call with this body. Returns the status; *n_found: how often the body stands in the answer.
+/* One call with this body. Returns the status; *n_found: how often the answer contains the body.
  */
 static int call(const struct bench *b, const char *body, const char *headers, int *n_found)
 {

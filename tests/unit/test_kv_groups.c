@@ -68,7 +68,7 @@ static void layers_have_places_of_their_own(void)
 }
 
 /* gpt-oss: half of its layers keep 2 blocks, and one that is being written. In bytes: a context of
- * 131,072 needs 2,048 + 3 blocks of 12 layers, where it needed 2,048 of 24. */
+ * 131,072 needs 2,048 + 3 blocks of 12 layers instead of 2,048 of 24. */
 static void a_windowed_context_needs_fewer_blocks(void)
 {
     const struct kv_groups g = {1, 1, 128}, all = {.n_full = 1};

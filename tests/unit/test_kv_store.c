@@ -231,7 +231,7 @@ static void a_folder_is_no_block(void)
     remove_folder();
 }
 
-/* Without its counter a store counts what it writes itself. */
+/* Without its counter, a store counts only its own writes. */
 static void a_counter_of_another_kind_is_left_alone(void)
 {
     char path[96], kept[96];
@@ -311,7 +311,7 @@ static void all_writers_keep_the_bound(void)
     remove_folder();
 }
 
-/* The list of the files grows twice; if it cannot grow, no file goes. */
+/* The list of the files grows twice; if it cannot grow, no file is removed. */
 static void a_list_without_memory_removes_nothing(void)
 {
     enum { N = 100 };

@@ -330,8 +330,8 @@ static void adapters_need_room(void)
     choice_fini(&c);
 }
 
-/* For every combination of flags, the layout has the values of the flags, or is refused where
- * layout_build refuses it too. */
+/* For every combination of flags, the layout has the values of the flags, or both layout_choose and
+ * layout_build refuse it. */
 static void flags_are_kept(void)
 {
     uint32_t n_kept = 0, n_refused = 0;

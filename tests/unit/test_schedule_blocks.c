@@ -6,7 +6,7 @@
 #include <CUnit/CUnit.h>
 #include <stdio.h>
 
-/* A random run of a model whose layers are one group without and some with a window. */
+/* A random run of a model with one group of layers without a window and some groups with one. */
 static struct scenario windowed_scenario(uint64_t seed, bool prefix_cache)
 {
     struct scenario c = scenario_sharing(seed, prefix_cache);

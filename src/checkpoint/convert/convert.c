@@ -192,8 +192,8 @@ static void leaf_of_codes(const struct convert *c, uint64_t n_cols, uint32_t who
     spec->leaf_elems = leaf_choose_quantized(n_cols, leaf_common_unit(whole, group), n_least);
 }
 
-/* Turns the leaf of o_proj in layers with heads of value_dim into one with as many heads of
- * full_dim; it is 0, if these are not whole quantization groups. */
+/* Changes o_proj's leaf from a number of heads of value_dim into the same number of heads of
+ * full_dim; 0 if these are not whole quantization groups. */
 static void widen_leaf(const struct convert *c, struct ckpt_tensor_spec *spec)
 {
     const uint32_t group = spec->quant.kind == QUANT_NONE ? 1 : quant_kernel_group(spec->quant);

@@ -78,7 +78,7 @@ struct status chat_render(const struct chat *c, const struct js_node *messages,
 void chat_text_fini(struct chat_text *t);
 
 /* Local. True when the template has opened the thoughts of the answer: after the last byte of a
- * user, the template's own text has the opening tag, and no closing tag behind it. */
+ * user, the template's own text has the opening tag, and no closing tag after it. */
 bool chat_text_begins_thoughts(const struct chat_text *t);
 
 /* Local. Runs the template over the members of an object, all of which count as text from a user.
