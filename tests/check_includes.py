@@ -14,7 +14,7 @@ What it checks:
     "Circle:" (NAME.c, NAME.h and NAME_private.h count as one file).
   - A header that says "Called by A.c and B.c" or "Included only by A.c" names exactly the files that do so
     (only files are checked; a sentence that names rooms or commands is not).
-  - src/README.md has the drawing of the current law.
+  - src/README.md has the drawing of the current rules.
 """
 import re
 import sys

@@ -143,8 +143,8 @@ static bool decodes(const struct bubble *b, int64_t step, uint64_t least)
     return true;
 }
 
-/* Finds the longest run of decoding steps that have at least half of the most sequences. Leaves out
- * its first steps, which still meet prompts in later stages. */
+/* Finds the longest run of decoding steps that have at least half as many sequences as the fullest.
+ * Leaves out its first steps: prompts are then still in later stages. */
 static struct status find_decode(struct bubble *b)
 {
     uint64_t most = 0;

@@ -2,10 +2,10 @@
  * and through MPI. usage: mpirun -n RANKS bench_comm [BYTES...]. Prints the least and the median
  * time of the slowest rank, in microseconds.
  *
- * With BYTES, as many ranks on each host: each host sends every other host so many bytes, by a mail
- * (comm_mail.h) and by one MPI_Alltoallv in turns. Prints for each number the two median times, and
- * the rate of the mail divided by that of MPI_Alltoallv: the median over the turns, with the first
- * and the third quartile. */
+ * With BYTES (hosts need equal numbers of ranks): each host sends so many bytes to each other host,
+ * in turns by mail (comm_mail.h) and by one MPI_Alltoallv. Prints, for each BYTES, both medians of
+ * the times and the mail's rate divided by that of MPI_Alltoallv: the median over the turns, with
+ * the first and the third quartile. */
 #include "base/clock.h"
 #include "parallel/comm/comm_mail.h"
 
@@ -146,7 +146,7 @@ static void print_op(struct bench *b, size_t op)
 /* --- a mail beside MPI_Alltoallv ----------------------------------------------------------------
  */
 
-/* Messages between hosts of which each rank sends n_bytes to each rank of another host. */
+/* Messages between hosts: each rank sends n_bytes to each rank of another host. */
 struct parts {
     struct comm_mail *mail;
     struct comm_mail_places at;

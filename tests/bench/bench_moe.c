@@ -1,5 +1,5 @@
-/* Times the MoE block of one rank of one thread by the rows of each expert: a few experts of a
- * published width, with random int4 weights that no cache holds together. The times go into the
+/* Times the MoE block on one rank with one thread, for several numbers of rows per expert: a few
+ * experts of a published width, whose random int4 weights exceed the caches. The times go into the
  * simulated cluster (tests/simulate/scaling.py). usage: bench_moe [PASSES]. Prints JSON; each time
  * is the least of the passes, in CPU seconds, so that other processes disturb it less. */
 #include "base/mem.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-/* DeepSeek-V3's width and experts, of which each token takes all. */
+/* DeepSeek-V3's width and expert size; each token chooses all E experts. */
 enum { D = 7168, F = 2048, E = 8, SIZES = 10, ROWS_MAX = 1 << (SIZES - 1), LEAF = 256, GROUP = 32 };
 
 static const struct quant_format int4 = {

@@ -26,15 +26,15 @@ struct emulated {
     uint64_t memory_bytes; /* 0: 8 GiB */
     uint64_t launch_error; /* error of every launch */
     uint64_t lost_after;   /* calls until the device is gone; 0: never */
-    uint64_t hangs_after;  /* launches until nothing ends any more; 0: never */
+    uint64_t hangs_after;  /* launches until no work ends; 0: never */
     uint64_t dry;          /* not 0: launches are checked but not run */
     uint64_t copies;       /* copies beside the compute stream run 1: at once, 2: as late as
                               possible, 0: alternately */
     uint64_t no_graphs;    /* graphs cannot be made */
     uint64_t stale_graphs; /* a fault: a graph's launches keep their first arguments */
     uint64_t no_gemm;      /* there is no library for products */
-    uint64_t gemm_varies;  /* the first so many algorithms of the library depend on the rows */
-    uint64_t gemm_many;    /* the first so many algorithms for many rows add in another order */
+    uint64_t gemm_varies;  /* how many of the library's first algorithms depend on the rows */
+    uint64_t gemm_many;    /* how many of its first ones for many rows add in another order */
     uint64_t gemm_cores;   /* 16-bit products add as the emulated tensor cores do (mma.h) */
     uint64_t gemm_wide;    /* products of more outputs than this add in another order; 0: none */
     uint64_t gemm_ends;    /* the library takes gemm_ends - 1 products more; 0: any number */

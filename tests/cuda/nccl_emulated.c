@@ -291,7 +291,7 @@ static void run_call(void *arg)
     free(call);
 }
 
-/* --- asking for it -----------------------------------------------------------------------------
+/* --- queueing calls ----------------------------------------------------------------------------
  */
 
 static struct call *call_of(void *comm, void *stream)

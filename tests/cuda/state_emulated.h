@@ -9,8 +9,8 @@
 #include <pthread.h>
 #include <stdio.h>
 
-/* The unit in which device memory is made accessible, a huge page: of pages of 4 KiB, a launch
- * changes 25,000 for 100 MB, and that took longer than the kernels. */
+/* The unit in which device memory is made accessible, a huge page: with pages of 4 KiB, a launch on
+ * 100 MB would change 25,000 of them, which takes longer than the kernels. */
 enum { EMULATED_PAGE = 2 << 20 };
 
 struct cuda_block {

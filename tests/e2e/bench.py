@@ -100,8 +100,8 @@ class BenchTest:
         expect(0 < found["low"] <= found["high"], f"{what}: {found}")
 
     def paired(self):
-        """With --paired, decoding alternates with memory reads and prompts with arithmetic; the
-        rest is as without.
+        """With --paired-peaks, decoding alternates with memory reads and prompts with arithmetic;
+        the rest is as without it.
         """
         for case in self.bench("--paired-peaks", "--threads", 2)["cases"]:
             check_case(case, case["concurrency"])

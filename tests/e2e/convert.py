@@ -99,7 +99,7 @@ class ConvertTest:
         print(f"  {len(ROUNDED)} sources in other formats: the bytes of convert and quantize")
 
     def check_run(self):
-        """A GGUF whose heads of 8 elements are padded answers as the folder that it was made of."""
+        """A GGUF whose heads of 8 elements are padded gives the answers of the folder from which it was made."""
         lines, answers = self.work / "in.jsonl", []
         write_lines(lines, [dict(custom_id=str(n), prompt_token_ids=list(range(2, 2 + n)),
                                  temperature=0, max_tokens=20, ignore_eos=True) for n in (1, 9)])

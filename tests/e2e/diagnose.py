@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests shoal diagnose on this machine: ranks that share cores, another process at work, a folder, the text and the
-JSON, a machine that says nothing of itself, and wrong inputs.
+JSON, a machine that gives no facts, and wrong inputs.
 
 usage: diagnose.py SHOAL WORK_FOLDER
 two_hosts.py tests a slow link, tests/unit/test_diagnose.c every rule.

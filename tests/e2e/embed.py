@@ -322,7 +322,7 @@ class EmbedTest:
         expect(done.status == 2 and "use shoal embed" in done.err, str(done))
 
     def check_files(self):
-        """What a checkpoint asks for and shoal does not do is refused by name."""
+        """Settings of a checkpoint that shoal does not implement are refused by name."""
         pooling = {"pooling_mode_max_tokens": True, "pooling_mode_lasttoken": False}
         both = {"pooling_mode_cls_token": True}
         edits = [("1_Pooling/config.json", lambda c: c.update(pooling), "pooling_mode_max_tokens"),
@@ -385,7 +385,7 @@ class EmbedTest:
             expect(done.status == (3 if sentence else 0) and (sentence or "") in done.err, f"{name}: {done}")
 
     def check_encoder(self):
-        """What an encoder cannot do, and texts that no step holds."""
+        """Commands and flags that do not work with an encoder, and texts that no step holds."""
         path = self.models[ENCODER]
         lines = [{"custom_id": "long", "input": [5] * 101}, {"custom_id": "fits", "input": [5] * 100}]
         rows = self.embed(ENCODER, lines, "--max-model-len", 100, "--step-tokens", 100)

@@ -69,8 +69,8 @@ class Case:
             expect(metrics["layout"]["expert_copies"] == copies, str(metrics["layout"]))
 
     def ranks_become_even(self):
-        """With a capacity factor ranks do not compute rows for each other's experts, so the rows show the places. One
-        that drops nothing has the bytes of none; one that drops drops the same choices wherever experts stand.
+        """With a capacity factor ranks do not compute rows for each other's experts, so the rows show the places. A
+        factor that drops nothing changes no byte; a smaller one drops the same choices wherever the experts are.
         """
         prompts = self.work / "cats.jsonl"
         write_lines(prompts, [{"custom_id": f"r{i}", "prompt": "the cat " * 30 + str(i), "max_tokens": 2,

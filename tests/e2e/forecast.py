@@ -167,7 +167,7 @@ class ForecastTest:
             expect(saved.read_text() == text, "memory is no disk: nothing may be saved")
 
     def streams(self):
-        """The demo's experts stream: a slow disk is the bound, a fast one hides behind the rows."""
+        """The demo's experts stream: a slow disk is the bound; a fast one reads while the rows are computed."""
         speeds, files = {}, {}
         for disk in (0, 1e5, 1e15):
             files[disk] = self.work / f"disk-{disk:g}.json"
@@ -195,8 +195,8 @@ class ForecastTest:
 
     def whole_jobs(self):
         """The forecast of a job against the cost, by the same model, of the steps that the job then really ran. No load of
-        the machine changes either. It is the part of a forecast's error that comes from its steps and layouts, not that of
-        the measured speeds or of the formulas."""
+        the machine changes either. They differ by the part of a forecast's error that comes from its steps and layouts, not
+        from the measured speeds or the formulas."""
         ratios = {}
         for name, (lines, prompt, answer, shared, batch) in LOADS.items():
             path = self.work / "load.jsonl"

@@ -40,7 +40,7 @@ REFUSED = [("granite", "granite", {"without": ["logit_scale"]},
             "expected two integers"),
            ("olmoe", "olmoe", {"rope__freq_base": -1.0},
             "key olmoe.rope.freq_base: expected a number above 0")]
-# The groups of a file without their keys, by its number of experts; convert says them.
+# The expert groups that convert takes, and names, for a file without their keys: by its number of experts.
 OLD_GROUPS = [("deepseek-v2", 160, "taken: 3 of 8 groups"),
               ("deepseek-v3", 256, "taken: 4 of 8 groups"),
               ("deepseek-v3", 12, "taken: 1 of 1 groups")]

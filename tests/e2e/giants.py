@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Tests `shoal plan` for models without weights, and that the tables of docs/giants.md still stand.
+"""Tests `shoal plan` for models without weights, and that the tables of docs/giants.md are still true.
 
 usage: giants.py SHOAL WORK_FOLDER CASE
   formats   a config.json with --format is planned as the checkpoint that convert makes with it
   gpus      ranks on GPUs may use the memory of their GPU
-  network   experts go over hosts where the network is fast enough, and stay where it is slow
+  network   experts are spread over hosts if the network is fast enough, and stay on one if it is slow
   tables    the figures of docs/giants.md are those that its commands print
   write     writes these figures again (by hand)
 """
@@ -115,7 +115,7 @@ class Giants:
     # --- plan ---
 
     def formats(self):
-        """All but the line with the model's name."""
+        """The plans are equal, except for the line with the model's name."""
         hf = GOLDENS / "mixtral" / "hf"
         for flags in (["--format", "int8"], ["--format", "int4", "--policy", "attention=bf16"],
                       ["--format", "fp8-g32"], ["--format", "f16"]):

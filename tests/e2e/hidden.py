@@ -77,7 +77,7 @@ class HiddenTest:
                    f"{name}.{end}: other bytes than {of}'s")
 
     def goldens(self):
-        """The rows behind each layer and after the last norm are transformers'."""
+        """The rows after each layer and after the last norm are transformers'."""
         worst = 0
         for golden in json.loads((TESTS / "golden" / "hidden.json").read_text()):
             name, width, layers = golden["model"], golden["width"], golden["n_layers"]

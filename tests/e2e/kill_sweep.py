@@ -51,8 +51,8 @@ KILLS_MAX = 4  # of one job; afterwards it may finish
 SLOW = ["--max-batch", 6]
 LIMIT_S = 400  # beside other work; the jobs take ten seconds on an idle machine
 HANGS_S = 30  # a launcher that is left without ranks
-LEAVES_S = 15  # behind a time limit or a signal, on an idle machine
-LIMIT = "0:03"  # a job drains two seconds before its limit, so a second behind its start
+LEAVES_S = 15  # after a time limit or a signal, on an idle machine
+LIMIT = "0:03"  # a job drains two seconds before its limit, so a second after its start
 PHASES = (("rows: ", "behind the last row"), ("loaded ", "steps"), ("journal ", "resuming"),
           ("sampling: ", "loading"))
 

@@ -124,7 +124,7 @@ QUANTIZED = {"demo-int8": "int8", "demo-int4": "int4", "dense-int4": "int4-asym-
              "mixtral-int8": "int8", "head100-int8": "int8", "gemma4-int8": "int8"}
 # The model named before the dash with another cache type, in as many runs as a family.
 KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8", "glm5-kv8": "int8"}
-# fp8 weights that meet int8 activations: made as the quantized ones, in as many runs as a family.
+# fp8 weights with int8 activations: made like the quantized models, in as many runs as a family.
 FP8_CODES = {"mixtral-codes": "fp8-g32", "head100-codes": "fp8-g32"}
 QUANTIZED.update(FP8_CODES)
 
@@ -176,9 +176,9 @@ def kind_of(name):
 
 
 def degrees(model, layout):
-    """By how many ranks a layout cuts what. A family needs no row of each layout: what goes wrong where
-    its heads are cut does so in every layout that cuts them. How experts are cut is nothing to a dense
-    model, and one cut of them is like another to a family.
+    """The numbers of ranks into which a layout cuts a model. A family needs no row of each layout: an error in
+    cutting its heads shows in every layout that cuts them. Cuts of experts do not matter to a dense model, and
+    a family needs only one way to cut them.
     """
     counts = LAYOUTS[layout][2]
     names = ("tp", "pp", "dp", "ep", "etp") if HAS_EXPERTS[model] else ("tp", "pp", "dp")

@@ -2,7 +2,7 @@
 """Compares models with LoRA adapters with peft (tests/golden/adapters).
 
 usage: lora.py SHOAL COMPARE_LOGITS WORK_FOLDER
-Lines with one of eight adapters, all different, and without any run in one batch.
+Lines with eight different adapters and lines without one run in one batch.
 Every logit must be within 1e-4 of the largest one: on one rank and in several layouts, with whole prompts
 and with one token per step. The rows' bytes are the same in all of them, and with plain C kernels. Without
 its adapter a line must fail the comparison. An adapter of another model is refused by name.

@@ -4,7 +4,7 @@ with other flags.
 
 usage: old_journals.py SHOAL WORK_FOLDER
 The journals of tests/golden/journals were written by `shoal generate` and `shoal score` over in.jsonl
-there, with the flags in JOBS, when the sum over a token's experts had moved to the integer grid:
+there, with the flags in JOBS, after the sum over a token's experts had moved to the integer grid:
   drained    ended by SIGUSR1 with 4 of 14 rows done and nothing in the output
   scored     complete; a part of the input, with a capacity factor
   quantized  complete; a part of the input, with int8 weights, f32 activations and an int8 KV cache

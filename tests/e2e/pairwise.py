@@ -13,13 +13,13 @@ CANDIDATES_MOST = 8000  # about this many rows are candidates, because what each
 
 
 class Demand:
-    """What the rows must cover: every pair of values of two dimensions, and, with options,
+    """The combinations that the rows must cover: every pair of values of two dimensions, and, with options,
      - split = (a, b, parts): instead of the pairs of a and b, those of a's value and each of
        parts(a's value, b's value);
      - triples = (a, b, thirds): also every triple of values of a, b and a dimension of thirds;
      - inside = (a, kind): also, for each kind(a's value), every pair of values of two other dimensions
-       but b; if the demand is split, b's parts are values of one, too.
-    Only what some allowed row has is demanded.
+       but b; if the demand is split, b's parts count as values of such a dimension.
+    Only combinations that occur in some allowed row are demanded.
     """
 
     def __init__(self, split=None, triples=None, inside=None):
@@ -40,7 +40,7 @@ class Demand:
         return [(b, part) for part in parts(items[a], items[b])]
 
     def more(self, items):
-        """What a row covers besides pairs."""
+        """The combinations other than pairs that a row covers."""
         found = set()
         if self.triples:
             a, b, thirds = self.triples

@@ -84,7 +84,7 @@ class QuantTest:
         return path, mean
 
     def check_again(self, quantized):
-        """Codes made from codes are those made from the codes' values, and warned of; the same format is kept."""
+        """Codes are quantized again as their values are, with a warning; codes of the same format are kept."""
         floats = self.quantize(quantized, "floats.h5", "--format", "f32")
         flags = ("--format", "int4", "--policy", "router=f32")
         want = self.quantize(floats, "want.h5", *flags)

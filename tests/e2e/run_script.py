@@ -57,7 +57,7 @@ class Script:
                       "#!/bin/sh\nexit 77\n")
 
     def run(self, fails, *flags):
-        """tests/run.sh where the tests of fails {phase: names} fail: its status and its lines."""
+        """Runs tests/run.sh with tests that fail, fails {phase: names}; returns its status and its lines."""
         for phase in PHASES:
             (self.folder / "build" / phase / "fails").write_text("\n".join(fails.get(phase, [])))
         env = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "TESTS_LOG": ""}

@@ -75,8 +75,8 @@ class ScoreTest:
         print(f"{len(rows)} numbers of the harness, at most {worst:.2e} away")
 
     def contexts_are_shared(self):
-        """Four continuations of each long context, in whole blocks from the cache, and the tokens of
-        the pair scored as a prompt."""
+        """Four continuations of each long context, whose whole blocks come from the cache, have the
+        log-probabilities of the pair's tokens scored as one prompt."""
         draw = random.Random(5)
         context = [draw.randrange(300) for _ in range(200)]
         pairs = [(context[:150 + 10 * k], [draw.randrange(300) for _ in range(3 + i)])

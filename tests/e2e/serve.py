@@ -492,7 +492,7 @@ class ServeTest:
             server.end()
 
     def rows_with_thoughts(self):
-        """The flag divides one row; it and the template's lack of tags leave all others as they are."""
+        """--reasoning-parser think divides the one row with tags, and auto none: the template has no tags."""
         divided, whole = self.rows("--reasoning-parser", "think"), self.rows()
         expect(self.rows("--reasoning-parser", "auto") == whole, "auto divides without tags in the template")
         for (path, body), (_, new), (_, old) in zip(CALLS, divided, whole, strict=True):

@@ -64,7 +64,7 @@ class ServeEmbedTest(EmbedTest):
         return Server(self.shoal, self.work / f"server-{model}", self.models[model], self.ranks, *flags)
 
     def rows(self, command, model, path, bodies):
-        """What the command writes for the bodies as batch lines: ("body", bytes) or ("error", dict)."""
+        """The command's rows for the bodies as batch lines: ("body", bytes) or ("error", dict)."""
         lines = [{"custom_id": f"c{i}", "method": "POST", "url": path, "body": body} for i, (body, _) in enumerate(bodies)]
         write_lines(self.work / "in.jsonl", lines)
         self.shoal.must(command, "--model", self.models[model], "--input", self.work / "in.jsonl", "--output",

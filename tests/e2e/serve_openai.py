@@ -21,7 +21,7 @@ CALLS = TESTS / "golden" / "openai_calls.jsonl"
 EMBEDDINGS = "/v1/embeddings"
 N_LEAST = 60
 
-# The members of answers, and of what these hold: a type, several, a word, an object, or a list of equal things.
+# The members of answers and of the objects in them: a type, several types, a word, an object, or a list of one kind.
 TEXT, COUNT, NONE = str, int, type(None)
 USAGE = {"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT}
 ENDS = ("stop", "length", "tool_calls", NONE)

@@ -83,8 +83,8 @@ class SpeculateTest:
         return base
 
     def killed_and_resumed(self, first, then, commit):
-        """Kills the job within the given commit and resumes it. None: the default of --speculate.
-        Returns the report.
+        """Kills the job within the given commit and resumes it. first, then: --speculate of both
+        runs; None: its default. Returns the report.
         """
         few = ["--max-batch", "3", "--checkpoint-tokens", "5"]
         done = self.shoal(*self.argv(first, *few, "--restart", "--failpoint",

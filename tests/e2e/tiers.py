@@ -8,7 +8,7 @@ usage: tiers.py SHOAL WORK_FOLDER CASE
   store    questions on one document, in jobs that follow each other: the second computes none of the
            document's whole blocks, in the layout of the first and in others; a flipped bit and a file cut short are
            noticed and computed; two jobs write at once; other KV types and models share nothing; the folder is bounded
-  windows  a model with gpt-oss's layers in a pool that could not hold the blocks behind the window: the same bytes
+  windows  a model with gpt-oss's layers in a pool too small for the blocks that windows have left: the same bytes
            in every layout as in a pool that is never short
 """
 import json

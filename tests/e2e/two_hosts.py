@@ -111,7 +111,7 @@ class TwoHostsTest:
         self.hidden_rows(longcat, GOLDENS / "longcat-flash" / "prompts.jsonl")
 
     def hidden_rows(self, model, prompts):
-        """Rows behind layers are saved while one half of a step computes and the other's travel."""
+        """Hidden rows are saved while one half of a step computes and the other half's rows travel."""
         saving = ["--save-logprobs-k", 1, "--save-hidden", "0,1,-1,final", "--save-logprobs"]
         whole, found = self.work / "whole.h5", self.work / "found.h5"
         self.shoal.must("generate", "--model", model, "--input", prompts, "--output", self.work / "whole.jsonl",

@@ -99,7 +99,7 @@ static void take_event(const char *bytes, size_t n, bool is_chat, struct strbuf 
     js_destroy(&doc);
 }
 
-/* All events of a stream, joined, are the text of the answer, without its tool calls. */
+/* The texts of a stream's events, joined, are the answer's text without its tool calls. */
 static void check_events(const struct strbuf *events, const struct request *r)
 {
     struct strbuf text;

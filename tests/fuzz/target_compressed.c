@@ -1,4 +1,4 @@
-/* Target: a compressed input; accepted ones give the same bytes in pieces of another size. */
+/* Target: a compressed input. An accepted one gives the same bytes when read in other pieces. */
 #include "fuzz/fuzz.h"
 
 #include "serve/input/byte_source.h"

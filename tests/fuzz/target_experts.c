@@ -9,7 +9,7 @@
 #include <xxhash.h>
 
 enum { LAYERS = 3, PARTS = 2, EXPERTS = 2, UNIT = EXPERT_FILE_ALIGN };
-/* of the file, as expert_file.h draws it */
+/* offsets in the file, and the bytes of its index, as expert_file.h draws it */
 enum { AT_INDEX_HASH = 64, AT_HASH = 72, INDEX = LAYERS * PARTS * (1 + EXPERTS) * 8 };
 
 static const uint64_t sizes[LAYERS * PARTS] = {UNIT, 2 * UNIT, 0, 0, UNIT, UNIT};

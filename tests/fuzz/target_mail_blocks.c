@@ -1,5 +1,5 @@
-/* Target: blocks of tokens and of results from another host, whose first byte says which one. All
- * parts of an accepted block are inside its bytes. */
+/* Target: a block of tokens or of results from another host; the first byte says which. All parts
+ * of an accepted block are inside its bytes. */
 #include "fuzz/fuzz.h"
 
 #include "parallel/wire/result_block.h"

@@ -1,5 +1,5 @@
-/* Target: a node's file (NODE.json). An accepted one comes back as it is when it is written again,
- * and a forecast by it is a number of seconds. */
+/* Target: a node's file (NODE.json). A node that is accepted is the same after writing and parsing
+ * it again, and the forecasts made from it are finite and positive. */
 #include "cost/forecast.h"
 #include "fuzz/fuzz.h"
 
@@ -15,8 +15,8 @@ static const char *const words[] = {
     "\"shoal_node\":2", "\"linear\":", "\"int8\":", "\"memory\":",    "[1,1e-9]", "[[",
     "1e-300",           "1e300",       "\\u0000",   "\"network_s\":", "0",        NULL};
 
-/* Two hosts that run a model of experts: with two ranks each, that divide a layer; with one rank
- * each, that are stages and whose experts stream. */
+/* Two hosts that run an MoE model: with two ranks each, which divide a layer; with one rank each,
+ * which are stages and stream their experts. */
 enum { N_LAYOUTS = 2 };
 static struct placed {
     struct layout_model model;

@@ -394,7 +394,7 @@ MODELS = {
             num_attention_heads=3, num_key_value_heads=3, head_dim=32, rms_norm_eps=1e-6,
             use_bias=True, tie_word_embeddings=False,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
-    # norms of q and k behind the rotation, whose base has grown by a fixed alpha
+    # norms of q and k after the rotation, whose base has grown by a fixed alpha
     "hunyuan": dict(
         cls=HunYuanDenseV1ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
         config=lambda: HunYuanDenseV1Config(

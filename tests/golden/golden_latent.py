@@ -62,7 +62,7 @@ MODELS = {
             rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32,
                                  beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
                                  original_max_position_embeddings=128), **COMMON)),
-    # a prediction layer behind two others
+    # a prediction layer after two others
     "deepseek-v3-mtp": dict(
         cls=DeepseekV3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST, predicts=True,
         config=lambda: DeepseekV3Config(

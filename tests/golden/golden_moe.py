@@ -229,7 +229,7 @@ MODELS = {
             num_experts=6, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1,
             mlp_only_layers=[1], use_sliding_window=True, sliding_window=50, max_window_layers=1,
             rms_norm_eps=1e-6, rope_theta=1e4, tie_word_embeddings=False, **COMMON)),
-    # a shared expert behind its sigmoid, QKV bias, a dense first layer, weights not renormalised
+    # a shared expert with a sigmoid gate, QKV bias, a dense first layer, weights not renormalised
     "qwen2-moe": dict(
         cls=Qwen2MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
         config=lambda: Qwen2MoeConfig(

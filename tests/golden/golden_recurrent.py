@@ -66,7 +66,7 @@ MODELS = {
             linear_num_key_heads=3, linear_num_value_heads=3, linear_key_head_dim=24,
             linear_value_head_dim=16, linear_conv_kernel_dim=3, attention_bias=True,
             tie_word_embeddings=True, **LONG_CONTEXT)),
-    # with experts, gate and up in one tensor, beside a shared one behind its sigmoid
+    # with experts, gate and up in one tensor, beside a shared one with a sigmoid gate
     "qwen3_5-moe": dict(
         cls=Qwen3_5MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST, less_one=True, joined=True,
         config=lambda: Qwen3_5MoeTextConfig(
@@ -176,7 +176,7 @@ MODELS = {
             num_attention_heads=4, num_key_value_heads=2, head_dim=16, mamba_num_heads=4, mamba_head_dim=16,
             n_groups=2, ssm_state_size=16, conv_kernel=4, layer_norm_epsilon=1e-5, tie_word_embeddings=False,
             **LONG_CONTEXT)),
-    # experts without a gate behind sigmoids, beside a shared one; a layer list; weights scaled, not renormalised
+    # experts without a gate, chosen by sigmoids, beside a shared one; a layer list; weights scaled, not renormalised
     "nemotron-h-moe": dict(
         cls=NemotronHForCausalLM, dtype=torch.bfloat16, prompts=OVER_BORDERS,
         config=lambda: NemotronHConfig(

@@ -54,7 +54,7 @@ MODELS = {
             tie_word_embeddings=True, indexer_types=["full", "shared", "full", "shared"],
             index_topk=50, index_n_heads=9, index_head_dim=32,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
-    # a prediction layer with an index of its own, behind two others
+    # a prediction layer with an index of its own, after two others
     "deepseek-v32-mtp": dict(
         cls=DeepseekV32ForCausalLM, dtype=torch.bfloat16, prompts=(5, 66), predicts=True,
         fields=dict(mlp_layer_types=None, layer_types=None),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/models: tiny random checkpoints and what transformers says about them.
+"""Makes tests/golden/models: tiny random checkpoints and what transformers computes with them.
 
 Runs transformers alone (torch, f32 on the CPU), never shoal. Each model gets
   hf/              the checkpoint directory as transformers saves it, with a small tokenizer.json

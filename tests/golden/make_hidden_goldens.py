@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes hidden.json: hidden states of small models behind each layer and after the last norm, by transformers.
+"""Writes hidden.json: hidden states of small models after each layer and after the last norm, by transformers.
 
 usage: make_hidden_goldens.py      needs torch and transformers
 """
@@ -16,12 +16,12 @@ N_TOKENS = 7
 
 
 def states(name):
-    """The tokens of a text and, for each token, the rows behind layer 0, 1, ... and after the last norm."""
+    """The tokens of a text and, for each token, the rows after layer 0, 1, ... and after the last norm."""
     model = AutoModelForCausalLM.from_pretrained(HERE / "models" / name / "hf", dtype=torch.float32).eval()
     draw = random.Random(name)
     tokens = [draw.randrange(3, model.config.vocab_size) for _ in range(N_TOKENS)]
     layers, kept = model.model.layers, []
-    # transformers gives the last layer's output only behind the norm
+    # transformers gives the last layer's output only after the norm
     layers[-1].register_forward_hook(lambda _, __, out: kept.append(out[0] if isinstance(out, tuple) else out))
     with torch.no_grad():
         found = model(torch.tensor([tokens]), output_hidden_states=True).hidden_states

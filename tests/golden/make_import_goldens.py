@@ -5,7 +5,7 @@ Each case NAME gets
   hf/            config.json with quantization_config, model.safetensors
   golden.json    XXH3-128 of every weight as the maker's own code dequantizes it (in the model's type),
                  versions; tokens of one sequence
-  logits.0.i24   what transformers says, in f32, with those weights: [T, V] (logits_file.py)
+  logits.0.i24   transformers' logits in f32 with those weights: [T, V] (logits_file.py)
   sequences.jsonl  that sequence: input of `shoal score`
 mxfp4 has no logits: its tensors are those of another family than the Llama here.
 

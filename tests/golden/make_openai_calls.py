@@ -55,7 +55,7 @@ class Pipe:
             pass
 
     def take(self):
-        """What the last call sent, and the status that it got."""
+        """The bytes that the last call sent, and the status that it got."""
         sent, status = self.sent, int(self.got.split(b" ", 2)[1])
         self.sent = self.got = b""
         return sent, status

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/requests.json: what transformers comes to on the checkpoint llama-gqa with
+"""Makes tests/golden/requests.json: transformers' results on the checkpoint llama-gqa with
 penalties, biases, min_p, minimum lengths, log-probabilities and beam search.
 
 Runs transformers alone (torch, f32 on the CPU), never shoal. Each case is the fields of a request
-line and what must come of it. Frequency and presence penalties are not in transformers: they are
+line and its expected result. Frequency and presence penalties are not in transformers: they are
 three lines here, over its logits. Cases whose choices hang on less than GAP_LEAST are refused.
 usage: make_request_goldens.py
 """

@@ -6,7 +6,7 @@ that of make_tokenizer_goldens.py).
   make_tiktoken_goldens.py [--lines FILE N]
 
 Deterministic. The ranks are those of kimi.json's vocabulary, and tokens put together at random from others,
-with ranks between them: so that one token has several ways to be made, and what is leftmost matters.
+with ranks between them: one token can be made in several ways, and the leftmost pair matters.
 --lines writes N more random lines to FILE.jsonl and their golden to FILE.golden, for tool_tokenize.
 """
 import base64

@@ -6,7 +6,7 @@ pre-tokenizer, post-processor and decoder that the tokenizer knows.
   make_tokenizer_goldens_more.py [--train NAME...]
 
 With --train the named vocabularies are made anew from tests/golden/tokenizer/lines.jsonl; the trainers break
-ties at random, so they come out otherwise each time. All else follows from the vocabularies that lie there.
+ties at random, so each run makes other ones. All else follows from the vocabularies stored there.
 The goldens cover the first N_LINES lines, those of SMALL the first N_LINES_SMALL.
 cases_more.json is as cases.json; versions_more.json says what made the files.
 """

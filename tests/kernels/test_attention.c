@@ -28,7 +28,7 @@ struct world {
 /* Latents instead of keys and values. */
 static const uint32_t latent_dim = 576;
 
-/* What a world is made of. */
+/* The type and the sizes from which a world is made. */
 struct shape {
     enum dtype t;
     uint32_t head_dim, n_kv, n_heads, window;

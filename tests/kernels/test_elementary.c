@@ -8,7 +8,7 @@
 #include <CUnit/CUnit.h>
 #include <math.h>
 
-/* The distance of the floats that are tried. */
+/* The step from one float that is tried to the next, in bit patterns. */
 static uint32_t stride(void)
 {
     return 7 * 4 / (uint32_t)util_cases(4);

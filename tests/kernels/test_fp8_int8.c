@@ -10,7 +10,7 @@
 
 enum { OUTS = 37, INS = 331, EVERY = 9 /* one scale in so many is unusual */ };
 
-/* The largest size of a group of an output, NAN where a value is NaN. */
+/* The largest magnitude of inputs [first, end) of output n; NAN if one of them is NaN. */
 static float largest_of(const struct packed *w, size_t n, size_t first, size_t end)
 {
     float most = 0.0f;
@@ -21,7 +21,7 @@ static float largest_of(const struct packed *w, size_t n, size_t first, size_t e
     return most;
 }
 
-/* `from` is the fp8 weight that `to` was. Returns the number of wrong codes and scales. */
+/* `to` was made from the fp8 weight `from`. Returns the number of wrong codes and scales. */
 static size_t wrong_group(const struct packed *from, const struct packed *to, size_t n, size_t g)
 {
     const size_t group = quant_kernel_group(from->quant), first = g * group;

@@ -14,7 +14,7 @@ enum { N_TYPES = 5, MAX_SEQS = 3 };
 static const enum dtype types[N_TYPES] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8,
                                           DTYPE_F8_E4M3};
 
-/* Sequences over one pool of blocks: latents [width], and behind each block its index keys [dim].
+/* Sequences over one pool of blocks: latents [width], and after each block its index keys [dim].
  */
 struct world {
     struct index_args index;

@@ -246,11 +246,11 @@ static void reference_is_a_dot_product(void)
     }
 }
 
-/* Weights whose first panels have each of the 256 values in each place of a quad, and one scale
- * for all; if it is at most 1, output 20 has 2^10 times that, since kernels choose by the largest
- * scale of a tile. Without NaN: those values become 448, since a NaN shows in all rows. Kernels
- * also tell quads with a subnormal value from others; so zeros stand for those in output 32, which
- * has quads of zeros and normal values, and in the first panel, if it has a NaN. */
+/* Weights whose first panels have each of the 256 values in each place of a quad. All outputs have
+ * one scale, but output 20 has 2^10 times a scale of at most 1, because kernels choose by a tile's
+ * largest scale. A NaN shows in all rows: NaNs become 448, but with_nan keeps those of output 7.
+ * Kernels treat quads with a subnormal value apart, so zeros replace the subnormal values of output
+ * 32 and, with_nan, of the first panel. */
 static struct quant_weight every_fp8_value(struct quant_format f, float scale, bool with_nan)
 {
     struct rng r = {13};
@@ -302,8 +302,8 @@ static size_t wrong_weights(const struct kern_table *k, const struct quant_weigh
     return n_wrong;
 }
 
-/* Subnormal values, both zeros, 448 and NaN; scales of each kind that make normal, subnormal and
- * large weights, and such as kernels cannot fold a power of two into. */
+/* Subnormal values, both zeros, 448 and NaN; scales of both types that make normal, subnormal and
+ * large weights, and scales into which kernels cannot fold a power of two. */
 static void every_fp8_value_is_decoded(void)
 {
     static const char *const names[] = {"fp8", "fp8-g32", "fp8-g64", "fp8-g128"};
@@ -324,7 +324,7 @@ static void every_fp8_value_is_decoded(void)
     }
 }
 
-/* Quantized values are the nearest multiples of the scale, and sums are theirs. */
+/* Quantized values are the nearest multiples of the scale, and each group has their sum. */
 static void rows_are_quantized(void)
 {
     const struct kern_table ref = table_ref();

@@ -316,7 +316,7 @@ out:
 
 /* ---- refusals ---- */
 
-/* An adapter of one linear, A [r, n_in] and B [n_out, r_b], or without B where r_b is 0. */
+/* An adapter of one linear, A [r, n_in] and B [n_out, r_b], or without B if r_b is 0. */
 struct misfit {
     const char *model, *linear;
     uint32_t r, n_in, n_out, r_b;

@@ -116,8 +116,8 @@ static void threads_share_the_work(void)
     check_all(3);
 }
 
-/* Sends nothing when there is one host, and on several about half the bytes of 8-byte sums, which
- * only the hosts' least number of ranks send. */
+/* One host sends nothing. Several send about half the bytes of 8-byte sums, each from as many ranks
+ * as the smallest host has. */
 static void bytes_on_the_wire_are_counted(void)
 {
     static const int rows[][4] = {{0, 0, 0, 0}, {0, 1, 0, 1}, {0, 1, 1, 1}};

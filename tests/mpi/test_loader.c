@@ -381,8 +381,8 @@ static bool forget_file(const struct place *p)
     return is_forgotten != 0;
 }
 
-/* Forgets the file, and loads it when so much memory is free. Returns whether the loader read past
- * the cache; *can_forget: as forget_file said. */
+/* Forgets the file, and loads it as if free_bytes of memory were free. Returns whether the loader
+ * read past the cache; *can_forget: the result of forget_file. */
 static bool reads_past_cache(const struct place *p, uint64_t free_bytes, bool *can_forget)
 {
     struct loader_stats stats = {.is_direct = false};
@@ -400,7 +400,7 @@ static bool reads_past_cache(const struct place *p, uint64_t free_bytes, bool *c
     return stats.is_direct;
 }
 
-/* A file is read past the cache where it is not cached and would not fit beside the weights. The
+/* A file is read past the cache if it is not cached and would not fit beside the weights. The
  * loader probes 64 bytes of a file, each of which may bring neighbouring pages into the cache, so a
  * file as small as this one sometimes looks cached before all are probed: then it is tried again.
  */

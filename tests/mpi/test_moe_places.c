@@ -1,4 +1,4 @@
-/* Tests the MoE block with experts that stand on any rank, and with copies of experts: the same
+/* Tests the MoE block with experts placed on any rank, and with copies of experts: the same
  * bits as from one process, on every layout of these ranks. */
 #include "mpi/util_moe.h"
 #include "mpi/util_mpi.h"

@@ -1,6 +1,6 @@
 /* Tests the bytes that the exchange between hosts sends, each rank on a pretended host of its own:
- * the routings of DeepSeek-V3 and Qwen3 with a sixteenth of their widths, int8 weights that meet
- * int8 activations. The outputs are those of ranks that hold all experts. */
+ * the routings of DeepSeek-V3 and Qwen3 with a sixteenth of their widths, and int8 weights and
+ * activations. The outputs must be those of ranks that hold all experts. */
 #include "mpi/util_mpi.h"
 
 #include "base/mem.h"
@@ -82,8 +82,8 @@ static void make_experts(struct experts *x, const struct kern_table *k, uint32_t
     x->router = (struct packed){.dtype = DTYPE_F32, .n_out = E, .n_in = d, .data = data};
 }
 
-/* A plan for a step of so many tokens counts what the call has allocated, and no more than three
- * times that: it plans for twice the rows of a router that chooses evenly. */
+/* A plan for a step of TOKENS tokens counts at least the bytes that the call has allocated, and at
+ * most three times as many: it plans for twice the rows of a router that chooses evenly. */
 static void check_planned(struct moe *moe, const struct layout *l, uint32_t rank)
 {
     const uint64_t found = moe_memory_bytes(moe),
@@ -94,7 +94,7 @@ static void check_planned(struct moe *moe, const struct layout *l, uint32_t rank
     CU_ASSERT(found > 0 && found <= plan && plan <= 3 * found);
 }
 
-/* The same for a step whose halves take turns. Their result is that of the whole step, `want`. */
+/* The same for a step whose halves take turns. The result is that of the whole step, in all->h. */
 static void check_halves(struct moe *moe, struct layout *l, const struct layer *layer,
                          const struct moe_rows *all, size_t d)
 {

@@ -152,8 +152,8 @@ static bool stands_on(const struct layout *l, struct layout_place mine, int32_t 
     return false;
 }
 
-/* The bytes of this rank's blocks for other hosts: each of its tokens once for each host with an
- * expert of it that its own host lacks. Experts on several other hosts count on each. */
+/* The bytes of this rank's blocks for other hosts. A token counts once for each host that has an
+ * expert of it that this host lacks; an expert on several hosts counts for each of them. */
 static int64_t bytes_of_tokens(const struct layout *l, uint32_t rank, const struct trial *t,
                                enum hosts hosts)
 {
@@ -240,7 +240,7 @@ static void forward_in_halves(struct moe *moe, const struct layer *layer,
     for (int i = 0; i < MOE_LANES; i++) CU_ASSERT_EQUAL(moe_finish(moe, i).code, STATUS_OK);
 }
 
-/* in_memory: uses the host's shared memory: the experts' down projections are cut by outputs, and
+/* in_memory: with the host's shared memory, the experts' down projections are cut by outputs, and
  * experts are lent. */
 static void check_cut(const struct layout *whole, struct trial *t, struct layout *l, bool in_memory,
                       enum hosts hosts)
@@ -284,9 +284,9 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
                                   .rank = rank,
                                   .capacity = &capacity};
     const struct range r = tokens_of(l, t->c, p.dp);
-    /* The second pass reuses the first one's buffers and, where supported, holds only a slice of
-     * the tokens. The third is of a block that sends rows even where the ranks of a host could read
-     * them; where they travel to other hosts, its halves take turns. */
+    /* The second pass reuses the first one's buffers and, if supported, holds only a slice of the
+     * tokens. The third is of a block that sends rows even if the ranks of a host could read them;
+     * if rows travel to other hosts, its halves take turns. */
     const int n_passes = in_memory ? 2 : 3;
     for (int pass = 0; pass < n_passes; pass++) {
         uint64_t mine[E] = {0};

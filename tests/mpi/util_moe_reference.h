@@ -20,7 +20,7 @@ struct moe_case {
     enum capacity_policy policy;
     double capacity_factor;
     bool placed;       /* experts are not placed by their ids */
-    uint32_t n_copies; /* of experts, where they are placed */
+    uint32_t n_copies; /* of experts, if they are placed */
     bool has_zero;     /* beside E experts there are ZERO that give back their input */
     bool only_zero;    /* all tokens choose two of these */
 };

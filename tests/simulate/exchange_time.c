@@ -135,7 +135,7 @@ static void route(struct run *r, uint32_t layer)
 
 /* --- the exchange between hosts --------------------------------------------------------------- */
 
-/* Sends n_bytes[host] to each host: bytes of one piece of memory, as no host reads them. */
+/* Sends n_bytes[host] to each host, all from one piece of memory, because no host reads them. */
 static void mail(struct run *r, enum comm_lane lane, const size_t *n_bytes)
 {
     struct comm_mail_piece pieces[HOSTS_MAX];
@@ -168,7 +168,7 @@ static void layer_new(struct run *r, double compute_s)
 
 /* --- the older exchange ----------------------------------------------------------------------- */
 
-/* Rows of one rank and the other: there, or back with a counter each. */
+/* Sends one row for each choice to the expert's host or, with `back`, one row back. */
 static void all_to_all(struct run *r, size_t row_words, bool back, char *memory)
 {
     int send[HOSTS_MAX], recv[HOSTS_MAX], send_at[HOSTS_MAX], recv_at[HOSTS_MAX];
@@ -222,7 +222,7 @@ static double law_s(const struct run *r, double *wire_s)
 
 static double run_layers(struct run *r, bool is_new)
 {
-    /* of most rows that a host may send or receive; one piece of memory for all ranks */
+    /* room for the most rows that a host may send or receive; one piece of memory for all ranks */
     const size_t n = 4 * (size_t)r->n_rows * K * (D + 1) * sizeof(float);
     char *memory = is_new ? NULL : SMPI_SHARED_MALLOC(n);
     double all_s = 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a small model of the law for each way in which rows meet their experts, and for sums over
+"""Runs a small model of law.py with each exchange between rows and experts, and with sums over
 hosts, on simulated clusters: each output has the bytes of one real rank.
 
 usage: exchanges.py SHOAL SIMULATED WORK_FOLDER KIND RANKS
@@ -51,7 +51,7 @@ class Exchanges:
     def __init__(self, args):
         self.shoal, self.simulated, self.kind, self.n_ranks = Shoal(args[0]), args[1], args[3], int(args[4])
         self.work = fresh_folder(args[2])
-        self.bytes = {}  # of a token there, by run and model
+        self.bytes = {}  # of a token on its way to the experts, by hosts, run and model
 
     def file(self, name, end):
         return self.work / f"{name.replace(' ', '-')}{end}"
@@ -104,7 +104,7 @@ class Exchanges:
                     self.bytes[i, what, name] = sent["dispatch_bytes_per_token"]
 
     def check_bytes(self):
-        """int8 values travel where weights meet them, floats where they meet floats."""
+        """Tokens travel as int8 values if the weights take int8 activations, else as floats."""
         for (i, what, name), n in self.bytes.items():
             floats = self.bytes.get((i, what, "floats"))
             if floats and name in ("int8", "fp8 as int8"):

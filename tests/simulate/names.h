@@ -1,4 +1,4 @@
-/* Included before every source of the preset simulate, behind smpicc's own header, which replaces
+/* Included before every source of the preset simulate, after smpicc's own header, which replaces
  * some C library names by SimGrid's. Here the names get their usual meaning back where shoal needs
  * it: the process number (leases and shared memory name this process), the allocator, and all
  * clocks and pauses of threads that are not a simulated rank. */

@@ -97,7 +97,7 @@ class Cluster:
 
 
 def print_metrics(path):
-    """What grows with the number of ranks, from a job's --metrics."""
+    """Prints the metrics that grow with the number of ranks, from a job's --metrics."""
     metrics = json.loads(Path(path).read_text())
     ranks, n = metrics["ranks"], metrics["steps"]
     lead = ranks[0]

@@ -1,4 +1,4 @@
-/* Advice after a run: a healthy run has none, and each rule speaks of the run that provokes it. */
+/* Advice after a run: a healthy run gets none, and each rule advises the run that provokes it. */
 #include "cost/advice.h"
 
 #include <CUnit/CUnit.h>
@@ -29,7 +29,7 @@ static struct advice_facts healthy(void)
     return f;
 }
 
-/* Expects that the rule speaks, with a gain near `gain`, and that its text has `says`. */
+/* Expects advice of the rule, with a gain near `gain` and `says` in its text. */
 static void expect(const struct advice_facts *f, const char *rule, double gain, const char *says)
 {
     struct advice all[ADVICE_MAX];
@@ -46,7 +46,7 @@ static void expect(const struct advice_facts *f, const char *rule, double gain, 
     if (strstr(all[i].text, says) == NULL) printf("%s\n", all[i].text);
     char number[16];
     snprintf(number, sizeof number, "%.2f", all[i].gain);
-    CU_ASSERT_PTR_NOT_NULL(strstr(all[i].text, number)); /* the sentence says the gain */
+    CU_ASSERT_PTR_NOT_NULL(strstr(all[i].text, number)); /* the sentence names the gain */
 }
 
 static void healthy_runs_get_none(void)

@@ -220,7 +220,7 @@ static void rope_theta_is_found_in_both_places(void)
            "rope_scaling, rope_parameters");
 }
 
-/* A value of another type is not taken for one that is missing. */
+/* A value of another type is not treated as missing. */
 static void values_of_rope_have_their_types(void)
 {
     static const char *const wrong[][2] = {

@@ -93,7 +93,7 @@ static void modern_bert_has_its_sizes(void)
     CU_ASSERT(m.encoder && m.n_positions == 0 && m.n_types == 0 && m.context == 8192);
     CU_ASSERT(m.norm_eps == 1e-5f && m.rope_theta == 160000 && m.local_rope && !m.norm_bias);
     CU_ASSERT(m.gate == GATE_GEGLU_EXACT && !m.attn.qkv_bias && !m.attn.o_bias && !m.ffn_bias);
-    CU_ASSERT_EQUAL(m.attn.window, 65); /* 64 positions before a row, and 64 behind it */
+    CU_ASSERT_EQUAL(m.attn.window, 65); /* 64 positions before a row, and 64 after it */
     for (uint32_t l = 0; l < 22; l++)
         CU_ASSERT(m.layer.has_window[l] == (l % 3 != 0) && !m.layer.is_unrotated[l]);
     CU_ASSERT((arch_layer_parts(&m, 1) & PART_NORM_BIAS) == 0);

@@ -67,7 +67,7 @@ static void published_model_has_its_sizes(void)
     CU_ASSERT(arch_params(&m) > 7.7e9 && arch_params(&m) < 8.1e9);
 }
 
-/* Ranks divide the gates by heads, and keep one number a row for each of theirs. */
+/* Ranks divide the gates by heads, and keep one number a row for each head that they have. */
 static void gates_are_cut_by_heads(void)
 {
     struct arch m;
@@ -181,7 +181,7 @@ static void other_spellings_are_read(void)
     CU_ASSERT(st.code == STATUS_OK && !m.delta.is_bounded);
 }
 
-/* convert cuts the output projection between heads by this. */
+/* convert cuts the output projection into K-blocks only between these units. */
 static void a_head_is_the_unit_of_its_output(void)
 {
     static const char *const texts[] = {

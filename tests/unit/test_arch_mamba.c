@@ -108,7 +108,7 @@ static void a_layer_of_nemotron_is_one_block(void)
     CU_ASSERT(arch_params(&m) > 8.8e9 && arch_params(&m) < 8.95e9);
 }
 
-/* A list of words may stand for the pattern, and gives the number of layers. */
+/* A list of words may replace the pattern; it gives the number of layers. */
 static void lists_and_patterns_agree(void)
 {
     static const char list[] = ", \"layers_block_type\": [\"mamba\", \"mlp\", \"full_attention\"]";

@@ -59,7 +59,7 @@ static void what_is_not_known_has_none(void)
     CU_ASSERT_EQUAL(count_of("{}"), 0);
 }
 
-/* Only a family with such layers has frequencies of its own for them, whatever the others have. */
+/* In OLMo-3 windowed layers have plain frequencies, others scaled ones; Llama has no local ones. */
 static void local_ones_are_plain(void)
 {
     struct js_doc *doc = NULL;
@@ -323,7 +323,7 @@ static void scaled_ones_are_those_of_transformers(void)
     mem_free(&found.inv_freq);
 }
 
-/* A golden model's config, read by both ways. */
+/* Compares what arch_parse and the functions of arch_rope.h read from a golden model's config. */
 static void compare_sizes(const char *path)
 {
     static struct arch m;

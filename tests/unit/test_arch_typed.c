@@ -74,11 +74,11 @@ static void layers_have_heads_by_their_kind(void)
                         (PART_ANY_HEADS | PART_TYPED_HEADS | PART_TYPED_VALUES),
                     PART_TYPED_HEADS);
     CU_ASSERT_EQUAL(arch_layer_parts(&m, 4) & (PART_ANY_HEADS | PART_TYPED_HEADS), PART_HEADS);
-    /* a K-block has as many heads in each layer */
+    /* a K-block has the same number of heads in each layer */
     CU_ASSERT(arch_o_leaf(&m, 512, 256) == 512 && arch_o_leaf(&m, 512, 512) == 1024);
 }
 
-/* The form in which transformers saves the same model; without k for v its heads have v. */
+/* The form in which transformers saves the same model. Without attention_k_eq_v, heads have a v. */
 static void heads_of_single_layers_are_read(void)
 {
     struct arch m;
@@ -175,7 +175,7 @@ static void a_part_of_a_head_rotates(void)
     CU_ASSERT_EQUAL(arch_rope_make(js_root(doc), &full).code, STATUS_OK);
     CU_ASSERT_EQUAL(arch_rope_make_local(js_root(doc), &local).code, STATUS_OK);
     CU_ASSERT(full.n == 256 && local.n == 128);
-    /* 64 pairs of 1e6^(-2i / 512), the others stand still */
+    /* 64 pairs of 1e6^(-2i / 512), the others do not rotate */
     CU_ASSERT(full.inv_freq[0] == 1 && full.inv_freq[64] == 0 && full.inv_freq[255] == 0);
     CU_ASSERT_DOUBLE_EQUAL(full.inv_freq[63], 0.0333763, 1e-6);
     CU_ASSERT_DOUBLE_EQUAL(local.inv_freq[64], 0.01, 1e-7);

@@ -132,7 +132,7 @@ static void add_batch(const char *folder, const struct strbuf *lines)
     batch_store_close(&s);
 }
 
-/* Compares the folder's batch, and once it has ended its output. Returns its status. */
+/* Compares the folder's batch and, once it has ended, its output. Returns its status. */
 static enum batch_status check_batch(const char *folder, const struct strbuf *rows, size_t n_lines)
 {
     struct batch_store s = {.folder = NULL};
@@ -231,7 +231,7 @@ static void a_lost_folder_ends_the_run(void)
 }
 
 /* A line that is too long takes a reader of compressed data several calls, also when a batch is
- * resumed behind it. */
+ * resumed after it. */
 static void a_long_line_is_resumed(void)
 {
     enum { PIECE = 10 << 20, N_PIECES = 13 };

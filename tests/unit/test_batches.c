@@ -273,7 +273,7 @@ static void files_are_sent_in_pieces(void)
     place_close(p);
 }
 
-/* Nobody writes the FIFO, and the server waits for nobody. */
+/* Nobody writes to the FIFO, and the server does not wait. */
 static void a_fifo_in_a_file_s_place_is_refused(void)
 {
     struct place *p = &place;
@@ -289,7 +289,7 @@ static void a_fifo_in_a_file_s_place_is_refused(void)
     place_close(p);
 }
 
-/* A folder in the place of the entry's temporary file lets no entry be written. */
+/* A folder in place of the entry's temporary file keeps the entry from being written. */
 static void a_cancellation_that_is_not_stored_is_none(void)
 {
     struct place *p = &place;

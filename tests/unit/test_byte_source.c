@@ -93,7 +93,7 @@ static void a_skippable_frame_may_come_first(void)
     strbuf_fini(&file);
 }
 
-/* gzip ignores zeros behind the last member, which fill blocks of tapes; xz has a padding, too. */
+/* gzip ignores zeros after the last member, which pad blocks of tapes; xz has padding, too. */
 static void zeros_may_follow(void)
 {
     static const enum util_format formats[] = {UTIL_GZIP, UTIL_XZ};
@@ -265,7 +265,7 @@ static void parts_are_those_of_the_plain_file(void)
     strbuf_fini(&lines);
 }
 
-/* A small file of one endless line must neither fill the memory nor keep the caller. */
+/* A small file of one endless line must neither fill the memory nor keep the caller waiting. */
 static void a_line_of_zeros_lets_the_caller_look_up(void)
 {
     enum { N = 200 << 20 };
@@ -291,7 +291,7 @@ static void a_line_of_zeros_lets_the_caller_look_up(void)
     strbuf_fini(&file);
 }
 
-/* Another program may write the file anew while a job reads it: then its end is not the end. */
+/* Another program may shorten the file while a job reads it: this is no end of the input. */
 static void a_file_that_is_cut_while_it_is_read_is_named(void)
 {
     enum { N_LEFT = 70000 };

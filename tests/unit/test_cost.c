@@ -54,7 +54,7 @@ static void a_file_comes_back(void)
     strbuf_fini(&text);
 }
 
-/* Writes the node's file with one text in it exchanged, and expects a refusal with `says`. */
+/* Writes the node's file with `from` replaced by `to`, and expects an error with `says`. */
 static void refuse_changed(const char *from, const char *to, const char *says)
 {
     struct node n, back;
@@ -168,7 +168,7 @@ static void setup_fini(struct setup *s)
     mem_free(&s->order);
 }
 
-/* Returns a step of each replica: n sequences of n_rows rows each, all from position pos0. */
+/* Makes a step of each replica: n sequences of n_rows rows each, all from position pos0. */
 static void make_rows(struct cost_rows *rows, uint32_t dp, uint32_t n, double n_rows, double pos0)
 {
     for (uint32_t r = 0; r < dp; r++) {
@@ -191,7 +191,7 @@ static void rows_see_positions(void)
     expect_near(r.n_sampled, 2);
 }
 
-/* One row reads all weights of the layers once; a hundred rows take their arithmetic. */
+/* One row takes the time to read all weights once; hundreds of rows take that of the arithmetic. */
 static void few_rows_read_and_many_multiply(void)
 {
     struct setup s;
@@ -302,7 +302,7 @@ static void experts_are_touched(void)
     setup_fini(&s);
 }
 
-/* Returns over how many hosts experts are spread when layouts are compared by this network. */
+/* Returns over how many hosts experts are spread by the layout chosen for this network. */
 static uint32_t hosts_of_experts(double network_bytes_s)
 {
     struct setup s;

@@ -81,7 +81,7 @@ static void only_a_possible_beginning_is_held(void)
     stop_destroy(&m);
 }
 
-/* Peeking changes nothing that stop_feed sees, and says "yes" again until then. */
+/* Peeking does not affect stop_feed, and once true it stays true until the next stop_feed. */
 static void peeking_again_after_a_match_is_safe(void)
 {
     const char *const strings[] = {"ab", "aba\0\0"};

@@ -1,6 +1,6 @@
 /* Tests shoal diagnose: the facts read from a folder that looks like a machine's system files, a
- * table of memory modules, and that each rule speaks when its fact is there and is silent on a
- * healthy machine. */
+ * table of memory modules, and that each rule has a finding for its fact and none for a healthy
+ * machine. */
 #include "diagnose/facts.h"
 #include "diagnose/rules.h"
 
@@ -85,7 +85,7 @@ static void nothing_known_is_silent(void)
     CU_ASSERT_EQUAL(c.n_found, 0);
 }
 
-/* What is wrong with host 2, for each rule. */
+/* The fault of host 2 that provokes each rule. */
 static void share_cores(struct cluster *c)
 {
     c->facts[2].n_threads = CORES + 1;

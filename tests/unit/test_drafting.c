@@ -111,8 +111,8 @@ static void a_long_text_takes_bounded_memory(void)
     mem_free(&tokens);
 }
 
-/* The number of draft tokens out of n_most that are worth computing in a step with n_rows rows, or
- * with another replica's rows. */
+/* The number of draft tokens, at most n_most, that are worth computing in a step in which this
+ * replica has n_rows rows and another one has `others`. */
 static int32_t worth(const struct drafting *d, const struct drafting_cost *cost, int32_t n_rows,
                      int32_t others, int32_t n_most)
 {

@@ -51,7 +51,7 @@ static void known_rows_are_shared_as_by_hand(void)
     expect_share(NULL, (const int64_t[]){3, 0, 0, 0, 0}, (const int64_t[]){2, 1, 0, 0, 0, 0, 0});
 }
 
-/* The least that the fullest of three parts can have: every way to share two experts' rows. */
+/* The least that the fullest of three parts can have, over all ways to share two experts' rows. */
 static int64_t least_fullest(const int64_t *rows)
 {
     int64_t least = INT64_MAX;
@@ -112,7 +112,7 @@ static struct layout make_layout(struct arch *arch, uint32_t n_experts, uint32_t
                            .model = {.name = "test", .arch = arch}};
 }
 
-/* Hosts of so many ranks each. */
+/* Places the experts on hosts of ranks_per_host ranks each. */
 static struct expert_places *place_on(const struct layout *l, const int64_t *load,
                                       uint32_t ranks_per_host)
 {

@@ -150,7 +150,7 @@ static void cut_copies_are_refused(void)
     scratch_clear();
 }
 
-/* Any flipped bit is noticed, in padding too where it is an expert's. */
+/* Any flipped bit is noticed, also in an expert's padding. */
 static void flipped_bits_are_noticed(void)
 {
     const struct expert_file_shape shape = shape_of_test();

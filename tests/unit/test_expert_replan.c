@@ -63,7 +63,7 @@ static uint64_t moves_in(const struct expert_places *a, const struct expert_plac
     return n;
 }
 
-/* How often an expert stands in a part. */
+/* How many places of a part hold the expert. */
 static uint32_t n_in_part(const struct layout *l, const struct expert_places *p, uint32_t layer,
                           uint32_t part, uint32_t e)
 {
@@ -89,8 +89,8 @@ static void check_stays(const struct layout *l, const struct expert_places *old,
     CU_ASSERT_EQUAL(moves_in(old, p, layer), n_new);
 }
 
-/* Layer 1 keeps its load. In layer 2 expert 0 becomes the hottest: 60 20 10 10 on two parts, where
- * both had experts that are all alike. */
+/* Layer 1 keeps its load. In layer 2 all experts of both parts had equal loads; then expert 0
+ * becomes the hottest, with 60 beside 10, 20 and 10. */
 static void a_hot_expert_moves_alone(void)
 {
     struct arch arch;

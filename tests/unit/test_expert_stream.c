@@ -1,5 +1,5 @@
-/* The stream of experts: whatever is needed, in whatever memory, the caller gets that expert's
- * bytes; what has no rows is not read; failed reads end it with a status. */
+/* The stream of experts: with any memory, the caller gets the bytes of the expert that it needs;
+ * experts without rows are not read; failed reads end the stream with a status. */
 #include "weights/expert_stream_private.h"
 
 #include "base/mem.h"
@@ -150,7 +150,7 @@ static void experts_without_rows_are_not_read(void)
     scratch_clear();
 }
 
-/* In a memory of half the experts, half of which is the ring, a pass reads about three quarters: no
+/* With memory for half the experts, half of it the ring, a pass reads about three quarters: no
  * expert of the home is dropped just before its next use. */
 static void a_pass_reads_what_memory_lacks(void)
 {

@@ -8,8 +8,8 @@
 
 enum { MAX = 16 };
 
-/* Strings with one digit each: the NUMA nodes of GPUs and ranks ('-': unknown), and the expected
- * GPU of each rank. */
+/* Strings with one character for each GPU or rank: the NUMA nodes of the GPUs and of the ranks
+ * ('-': unknown), and the expected GPU of each rank. */
 static void expect_places(const char *gpus, const char *ranks, const char *want)
 {
     int32_t gpu_numa[MAX] = {0}, rank_numa[MAX] = {0};

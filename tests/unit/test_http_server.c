@@ -59,7 +59,7 @@ static void answer(struct bench *b, struct exchange *x)
     strbuf_fini(&s);
 }
 
-/* Sends the body as the first piece of a stream that goes on. */
+/* Sends the body as the first piece of a stream that does not end. */
 static void begin_answer(struct bench *b, struct exchange *x)
 {
     struct strbuf s;
@@ -165,7 +165,7 @@ static size_t read_all(int fd, char answer_bytes[ANSWER_MAX])
     return n;
 }
 
-/* One call with this body. Returns the status; *n_found: how often the body stands in the answer.
+/* One call with this body. Returns the status; *n_found: how often the answer contains the body.
  */
 static int call(const struct bench *b, const char *body, const char *headers, int *n_found)
 {
@@ -290,8 +290,8 @@ static void bounds_and_refusals_hold(void)
     stop(&b);
 }
 
-/* Sends `head` and n blanks, in chunks of 1 KiB if the head says so, but for the last chunk.
- * Returns the status of the answer; 0: the connection was closed without one. */
+/* Sends `head` and n blanks, with in_chunks as chunks of 1 KiB. Returns the status of the answer;
+ * 0: the connection was closed without one. */
 static int send_blanks(const struct bench *b, const char *head, size_t n, bool in_chunks)
 {
     char bytes[ANSWER_MAX], chunk[1100];

@@ -29,7 +29,7 @@ static void make_file(const char *name, const char *bytes, size_t n)
     fclose(f);
 }
 
-/* Files whose names do not sort as they are made; b has no line end behind its last line, c is
+/* Files that are not made in the order of their names; b has no line end after its last line, c is
  * empty, d is compressed, and e begins with a byte order mark. */
 static const char *const names[] = {"e.jsonl", "b.jsonl", "d.jsonl", "c.jsonl", "a.jsonl"};
 enum { N_FILES = sizeof names / sizeof names[0], N_LINES = 11 };

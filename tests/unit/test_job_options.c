@@ -186,8 +186,8 @@ static void the_settings_of_presets_stand_still(void)
     strbuf_fini(&s);
 }
 
-/* The time limit leaves room for a step as long as the longest of late, also when many short ones
- * lie between. */
+/* The time limit leaves room for a step as long as the longest recent one, even after many short
+ * ones. */
 static void a_long_step_is_remembered(void)
 {
     uint64_t longest_ns = drain_longest(0, 140u * 1000000000ull);
@@ -198,7 +198,7 @@ static void a_long_step_is_remembered(void)
     CU_ASSERT_EQUAL(drain_longest(longest_ns, 2000000000u), 2000000000u);
 }
 
-/* A capacity counts all rows of a step, so that a layout must not count on halves. */
+/* A capacity factor counts all rows of a step, so a layout must not plan for half steps. */
 static void a_capacity_keeps_steps_whole(void)
 {
     static struct job_options o;

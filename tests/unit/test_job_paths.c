@@ -227,7 +227,7 @@ static enum status_code check_pattern(const char *name)
     return st.code;
 }
 
-/* Whether a job whose --input is a pattern of the current folder may write to stdout. */
+/* Whether a job whose --input is a pattern in the current folder may write to stdout. */
 static enum status_code check_stdout(void)
 {
     char before[4096];

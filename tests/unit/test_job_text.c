@@ -1,5 +1,5 @@
-/* The texts of a checkpoint, as a job reads them: defaults that cannot be used are refused by name.
- */
+/* The texts of a checkpoint, as a job reads them: a default that cannot be used is refused with an
+ * error that names it. */
 #include "job/job_text.h"
 
 #include "base/mem.h"

@@ -58,7 +58,7 @@ static void malformed_numbers_stay_errors(void)
     }
 }
 
-/* A line of JSON has a number of its own in its file, which is not the 1 of its text. */
+/* An error in a text of one line names no line 1: callers know the line's number in its file. */
 static void only_texts_of_lines_have_line_numbers(void)
 {
     struct js_doc *doc = NULL;

@@ -68,7 +68,7 @@ static void layers_have_places_of_their_own(void)
 }
 
 /* gpt-oss: half of its layers keep 2 blocks, and one that is being written. In bytes: a context of
- * 131,072 needs 2,048 + 3 blocks of 12 layers, where it needed 2,048 of 24. */
+ * 131,072 needs 2,048 + 3 blocks of 12 layers instead of 2,048 of 24. */
 static void a_windowed_context_needs_fewer_blocks(void)
 {
     const struct kv_groups g = {1, 1, 128}, all = {.n_full = 1};
@@ -78,8 +78,8 @@ static void a_windowed_context_needs_fewer_blocks(void)
     CU_ASSERT_EQUAL(kv_groups_blocks(&all, 131072, 512), 2048);
 }
 
-/* Every run of n positions lies in no more blocks than kv_groups_blocks counts, and some run in as
- * many. */
+/* The positions that `rows` rows see may begin anywhere in a block; kv_groups_blocks returns the
+ * most blocks in which they can lie. */
 static void the_count_is_the_most_that_rows_see(void)
 {
     for (uint32_t window = 1; window < 200; window += 7) {

@@ -48,7 +48,7 @@ static struct rank rank_with(uint32_t first, uint32_t stride, uint32_t head_begi
     return r;
 }
 
-/* One that sweeps when it opens the folder. */
+/* A rank that sweeps when it opens the folder. */
 static struct rank rank_of(uint32_t first, uint32_t stride, uint32_t head_begin, uint32_t head_end,
                            uint64_t n_bytes)
 {
@@ -231,7 +231,7 @@ static void a_folder_is_no_block(void)
     remove_folder();
 }
 
-/* Without its counter a store counts what it writes itself. */
+/* Without its counter, a store counts only its own writes. */
 static void a_counter_of_another_kind_is_left_alone(void)
 {
     char path[96], kept[96];
@@ -311,7 +311,7 @@ static void all_writers_keep_the_bound(void)
     remove_folder();
 }
 
-/* The list of the files grows twice; if it cannot grow, no file goes. */
+/* The list of the files grows twice; if it cannot grow, no file is removed. */
 static void a_list_without_memory_removes_nothing(void)
 {
     enum { N = 100 };

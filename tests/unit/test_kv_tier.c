@@ -1,4 +1,4 @@
-/* KV blocks on disk: what comes back is what went, or is known not to be. */
+/* KV blocks on disk: a block comes back as it went, or is known to be bad. */
 #include "attention/kv_tier.h"
 
 #include "kernels/kern.h"
@@ -115,7 +115,7 @@ static void blocks_come_back_as_they_went(void)
         CU_ASSERT(kv_tier_is_good(t.tier, b));
         CU_ASSERT(holds(&t, (b + 1) % N_BLOCKS, (int)b));
     }
-    /* a slot is written again after a read of it was ordered: the read finds what it was to find */
+    /* a slot is written again after a read of it was ordered: the read gets the earlier content */
     fill(&t, 0, 5);
     MUST(kv_tier_out(t.tier, 0, 0));
     MUST(kv_tier_in(t.tier, 0, 1));

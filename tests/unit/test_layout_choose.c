@@ -218,8 +218,8 @@ static double rate_of(const struct choice *c, bool on_device)
     return layout_rows_s(&l, c->t, c->order, &c->budget, &fit);
 }
 
-/* In steps of few rows reading an expert takes longer than computing its rows, so experts go over
- * hosts; not where the network is slow, and not in steps of many rows. */
+/* In steps of few rows, reading an expert takes longer than computing its rows, so experts spread
+ * over hosts; not if the network is slow, and not in steps of many rows. */
 static void small_steps_spread_experts_over_hosts(void)
 {
     const struct layout_flags none = {0};
@@ -237,8 +237,8 @@ static void small_steps_spread_experts_over_hosts(void)
     choice_fini(&c);
 }
 
-/* Halves read the weights twice, so they pay for steps of many rows over a network that takes a
- * good part of the step's time. */
+/* Halves read the weights twice, so they pay only in steps of many rows, and with a network that
+ * takes a good part of the step's time. */
 static void halves_pay_for_many_rows_over_a_slow_link(void)
 {
     const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = 4, .ep = 4};
@@ -330,8 +330,8 @@ static void adapters_need_room(void)
     choice_fini(&c);
 }
 
-/* For every combination of flags, the layout has the values of the flags, or is refused where
- * layout_build refuses it too. */
+/* For every combination of flags, the layout has the values of the flags, or both layout_choose and
+ * layout_build refuse it. */
 static void flags_are_kept(void)
 {
     uint32_t n_kept = 0, n_refused = 0;

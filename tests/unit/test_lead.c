@@ -340,7 +340,7 @@ static void a_long_input_runs_in_bounded_memory(void)
     util_file_remove(output);
 }
 
-/* Checks that each row of logits arrives at least once with the right values. */
+/* The rows of logits that have arrived, and how many of their values were wrong. */
 struct logits_seen {
     uint8_t rows[LINES + 20][200];
     unsigned n_bad;

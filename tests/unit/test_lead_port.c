@@ -36,7 +36,7 @@ static void make_body(struct exchange *c, uint64_t *x, int i)
 {
     struct strbuf *s = &c->body;
     strbuf_printf(s, "{\"model\":\"m\",\"prompt\":\"");
-    /* some are equal but for their seed, or altogether */
+    /* some are equal except for their seed, or entirely */
     const int n_words = i % 7 == 0 ? 3 : (int)fake_between(x, 1, 25);
     for (int k = 0; k < n_words; k++)
         strbuf_printf(s, "w%d ", i % 7 == 0 ? k : (int)fake_between(x, 0, 99));
@@ -286,7 +286,7 @@ static void run(struct calls *k, struct tokenizer *t)
     CU_ASSERT_EQUAL(summary.n_rows, CALLS);
 }
 
-/* All calls once: `streams` of them, in tenths, as streams. Adds what was seen to the counts. */
+/* Runs all calls once, about `streams` tenths of them as streams. Adds to both counts. */
 static void check(uint64_t seed, int streams, int cancels, size_t *n_cut, size_t *n_pieces)
 {
     struct tokenizer *t = util_byte_tokenizer();

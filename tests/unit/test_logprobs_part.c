@@ -382,8 +382,8 @@ static void read_set(hid_t file, const char *name, hid_t type, void *out)
     H5Dclose(set);
 }
 
-/* A request over a vocabulary of 3 tokens, of which 5 are wanted; two of its log-probabilities are
- * equal. */
+/* A request over a vocabulary of 3 tokens, for which 5 candidates are to be saved; two of its
+ * log-probabilities are equal. */
 static struct request *small_request(struct tokenizer *t)
 {
     struct request_rules rules = util_request_rules(t);

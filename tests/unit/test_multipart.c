@@ -36,7 +36,7 @@ static void parts_are_found(void)
     CU_ASSERT_FALSE(multipart_next(&m, &at, &p));
 }
 
-/* The data have lines that begin like a border, or are one but for what follows it. */
+/* The data have lines that begin like a border, or equal one except for the text after it. */
 static void a_border_ends_its_line(void)
 {
     static const char text[] = "before --Ab7\r\nContent-Disposition: form-data; name=\"no\"\r\n\r\n"
@@ -56,12 +56,12 @@ static void a_border_ends_its_line(void)
     CU_ASSERT_FALSE(multipart_next(&m, &at, &p));
 }
 
-/* A part counts only with the whole border behind it, so the second part is never shorter. */
+/* A part counts only if the whole border after it is there, so no part that is found is cut off. */
 static void cut_bodies_have_fewer_parts(void)
 {
     size_t n_found[3] = {0};
     for (size_t n = 0; n < sizeof body; n++) {
-        char *cut = malloc(n > 0 ? n : 1); /* so that a sanitizer sees reads behind it */
+        char *cut = malloc(n > 0 ? n : 1); /* so that a sanitizer sees reads after it */
         struct multipart m;
         struct multipart_part p;
         size_t at = 0, found = 0;

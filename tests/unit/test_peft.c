@@ -112,7 +112,7 @@ static void put_replaced(const char *in, const char *out, const char *from, cons
     free(changed);
 }
 
-/* One text of a file of the golden "attention" is replaced; the conversion says `sentence`. */
+/* Text replaced in a file of the golden "attention", and the sentence of the conversion's error. */
 struct peft_refusal {
     bool in_tensors;
     const char *from, *to, *sentence;

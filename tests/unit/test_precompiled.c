@@ -15,7 +15,7 @@ static void put_unit(size_t i, uint32_t unit)
     for (size_t b = 0; b < 4; b++) units[4 * i + b] = (char)(unit >> 8 * b);
 }
 
-/* Returns rules in `units`, whose key has the text that begins at byte `text` of texts. */
+/* Returns rules in `units`, which replace the key by the text at byte `text` of texts. */
 static struct precompiled rules(uint32_t text)
 {
     memset(units, 0, sizeof units);

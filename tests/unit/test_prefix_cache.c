@@ -156,7 +156,7 @@ static void windowed_blocks_go_first(void)
     prefix_cache_release_windows(&c, a);
     prefix_cache_release(&c, a);
     CU_ASSERT_EQUAL(prefix_cache_n_idle(&c), 6);
-    CU_ASSERT_EQUAL(prefix_cache_evict(&c, out), 2); /* b's windowed ones, unused the longest */
+    CU_ASSERT_EQUAL(prefix_cache_evict(&c, out), 2); /* b's windowed blocks, unused the longest */
     CU_ASSERT_EQUAL(prefix_cache_evict(&c, out), 1); /* b */
     CU_ASSERT_EQUAL(out[0], 200);
     CU_ASSERT_EQUAL(prefix_cache_evict(&c, out), 2);

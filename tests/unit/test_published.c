@@ -1,5 +1,5 @@
-/* Tests how published checkpoints are brought to shoal's tensors: config.json of the text model in
- * a multimodal checkpoint, names, and the rows of tensors that hold several. */
+/* Tests how published checkpoints become shoal's tensors: config.json of the text model in a
+ * multimodal checkpoint, names, and the rows of tensors that hold several. */
 #include "checkpoint/convert/published.h"
 
 #include <CUnit/CUnit.h>

@@ -74,7 +74,7 @@ static void wrong_policies_are_refused(void)
     CU_ASSERT_EQUAL(quantize_policy_parse("int5", NULL, &p).code, STATUS_USAGE);
 }
 
-/* A file with one tensor of each kind that has leaves, `width` wide. */
+/* Makes a file of one dense layer with these sizes; o_proj and down_proj have leaves. */
 static struct status file_make(const char *path, uint32_t n_heads, uint32_t head_dim,
                                uint32_t n_ffn)
 {

@@ -47,7 +47,7 @@ static void a_member_is_the_prompt(void)
         {"{\"text\":\"a\",\"prompt\":7,\"messages\":\"no\",\"url\":\"x\",\"body\":1,\"suffix\":"
          "\"s\"}",
          "a", NULL},
-        {"{\"text\":\"a\",\"adapter\":\"USB-C\"}", "a", NULL}, /* a note where none is loaded */
+        {"{\"text\":\"a\",\"adapter\":\"USB-C\"}", "a", NULL}, /* ignored: none is loaded */
         {"{\"text\":\"a\",\"max_tokens\":0}", NULL, "max_tokens: expected 1 to"},
         {"{\"prompt\":\"a\"}", NULL,
          "text: expected a string as the prompt (--input-field), found no such field"},

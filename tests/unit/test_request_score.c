@@ -107,7 +107,7 @@ static void wrong_lines_become_errors(void)
     check_error("{\"text\":7}", "text: expected a string or a list of token ids, found an integer");
 }
 
-/* Beside a prompt the fields of pairs are notes. */
+/* Beside a prompt, the fields of pairs have no effect. */
 static void prompts_are_still_scored(void)
 {
     check_division("{\"prompt\":\"abc\",\"text\":\"x\",\"context\":\"y\"}", "a|bc");

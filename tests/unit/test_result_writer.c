@@ -199,7 +199,7 @@ static void put_rows(struct result_writer *w, uint64_t from, uint64_t to)
     }
 }
 
-/* A writer of a job that goes on behind its first n_done rows, which the journal has. */
+/* A writer of a job that continues after its first n_done rows, which the journal has. */
 static struct result_writer *resumed(const char *path, uint64_t n_done, bool *was_equal)
 {
     struct result_writer *w = NULL;
@@ -218,8 +218,8 @@ static void finish(struct result_writer *w)
     result_writer_destroy(&w);
 }
 
-/* Reads the file as it is, and how many rows its decompressed bytes have. *is_whole: it ends behind
- * the last of them; if not, the reader's sentence says where. */
+/* Reads the file as it is, and counts the rows of its decompressed bytes. *is_whole: it ends after
+ * the last row; if not, the reader's error says where. */
 static uint64_t read_output(const char *path, struct strbuf *stored, bool *is_whole)
 {
     struct line_reader *r = NULL;

@@ -6,7 +6,7 @@
 #include <CUnit/CUnit.h>
 #include <stdio.h>
 
-/* A random run of a model whose layers are one group without and some with a window. */
+/* A random run of a model with one group of layers without a window and some groups with one. */
 static struct scenario windowed_scenario(uint64_t seed, bool prefix_cache)
 {
     struct scenario c = scenario_sharing(seed, prefix_cache);
@@ -66,7 +66,7 @@ static void blocks_on_disk_change_no_result(void)
 }
 
 /* gpt-oss has as many layers with a window of 128 as without. A sequence of 2,048 tokens needs 32
- * blocks of the ones, and at most 3 of the others: two full blocks and the one being written. */
+ * blocks of those without, and at most 3 of the others: two full ones and the one being written. */
 static void layers_with_a_window_keep_two_blocks(void)
 {
     struct scenario c = {.seed = 5, .n_requests = 1, .max_tokens = 1, .n_headers = 1};

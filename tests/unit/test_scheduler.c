@@ -115,8 +115,8 @@ static void shared_prefixes_change_no_result(void)
            (unsigned long long)n_rows[1]);
 }
 
-/* A shared beginning gives no log-probabilities, so only what stands before a pair's first scored
- * row is taken from the cache. */
+/* A shared beginning gives no log-probabilities, so only blocks before a pair's first scored row
+ * are taken from the cache. */
 static void shared_contexts_change_no_score(void)
 {
     uint64_t n_bad = 0, n_hit = 0, n_rows[2] = {0};

@@ -151,7 +151,7 @@ static void each_sequence_has_a_slot(void)
     CU_ASSERT(n_full > 100);
 }
 
-/* States know no shared blocks and no drafts. */
+/* Recurrent states allow neither shared blocks nor draft tokens. */
 static void sharing_and_drafts_are_refused(void)
 {
     uint64_t x = 9;

@@ -111,7 +111,7 @@ static void strange_rows_are_refused(void)
     step_plan_fini(&q);
 }
 
-/* Plans without rows: their kind arrives, and an unknown kind does not. */
+/* Plans without rows: their kind arrives; a message of an unknown kind is refused. */
 static void kinds_survive_the_message(void)
 {
     struct step_plan p, q;

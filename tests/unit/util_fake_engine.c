@@ -439,7 +439,7 @@ static const struct plan_move *run_moves(struct fake_engine *e, int32_t replica,
             continue;
         }
         if (m->kind == PLAN_MOVE_OUT) {
-            end_reads(e, replica, e->n_reads[replica]); /* orders are carried out in their order */
+            end_reads(e, replica, e->n_reads[replica]); /* orders are carried out in sequence */
             memcpy(slot_at(e, replica, m->slot), block_at(e, replica, m->block),
                    BLOCK * sizeof(uint64_t));
             e->n_out++;

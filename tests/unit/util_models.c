@@ -1,5 +1,5 @@
 /* The models of util_models.h. MODEL_ODD divides evenly by nothing: leaves have two heads and kv
- * groups three, all dimensions have a rest, and dense layers alternate with MoE layers. */
+ * groups three, all dimensions leave a remainder, and dense layers alternate with MoE layers. */
 #include "util_models.h"
 
 static struct arch archs[MODEL_COUNT] = {

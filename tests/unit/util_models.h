@@ -1,4 +1,4 @@
-/* The shapes of models for the tests of the layout. Leaves are literal numbers. */
+/* Models for tests of layouts and costs. Their leaf sizes are constants, not from leaf_choose. */
 #ifndef SHOAL_TEST_UTIL_MODELS_H
 #define SHOAL_TEST_UTIL_MODELS_H
 

@@ -91,8 +91,8 @@ static bool is_unused(const char *name, int64_t n_layers, const struct arch_fami
     return layer >= n_layers;
 }
 
-/* Refuses a prediction layer of which config.json does not tell, such as one that counts these
- * layers in another field: it would be taken for a layer of the model. */
+/* Refuses a prediction layer that config.json does not declare, as when it counts these layers in
+ * another field: the layer would be taken for one of the model's. */
 static struct status check_prediction(const struct convert *c, const char *name, int64_t n_mtp)
 {
     static const char layers[] = "model.layers.", join[] = ".eh_proj.weight";
@@ -192,8 +192,8 @@ static void leaf_of_codes(const struct convert *c, uint64_t n_cols, uint32_t who
     spec->leaf_elems = leaf_choose_quantized(n_cols, leaf_common_unit(whole, group), n_least);
 }
 
-/* Turns the leaf of o_proj in layers with heads of value_dim into one with as many heads of
- * full_dim; it is 0, if these are not whole quantization groups. */
+/* Changes o_proj's leaf from a number of heads of value_dim into the same number of heads of
+ * full_dim; 0 if these are not whole quantization groups. */
 static void widen_leaf(const struct convert *c, struct ckpt_tensor_spec *spec)
 {
     const uint32_t group = spec->quant.kind == QUANT_NONE ? 1 : quant_kernel_group(spec->quant);

@@ -19,8 +19,8 @@ struct team;       /* base/team.h */
 
 /* Local. Changes the formats, leaves and quantization methods of the tensors to be written, specs
  * [ckpt_tensor_count(list)]; QUANT_NONE and a dtype mean floats. Must not change names and shapes.
- * `list` has the same tensors as they would be written without this callback; it has a config, but
- * no weights can be read from it. The callback must make the same choice on all ranks. */
+ * `list` has the config, and the tensors as they would be written without this callback; no weights
+ * can be read from it. The callback must make the same choice on all ranks. */
 typedef struct status convert_choose(void *ctx, struct ckpt *list, struct ckpt_tensor_spec *specs);
 
 struct convert_options {

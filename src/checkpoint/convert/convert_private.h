@@ -38,8 +38,8 @@ struct convert {
     struct convert_tensor *tensors; /* owned [n_tensors] */
     size_t n_tensors;
     uint32_t value_dim; /* inputs of a head of o_proj; 0: unknown */
-    uint32_t full_dim;  /* the same in Gemma-4's layers without a window; 0: no other number */
-    uint64_t n_heads;   /* if full_dim is above 0 */
+    uint32_t full_dim;  /* the same in Gemma-4's layers without a window; 0: as value_dim */
+    uint64_t n_heads;   /* of o_proj; 0 if full_dim is 0 */
     uint32_t group;     /* the largest group of kept codes, in inputs; 0: no codes are kept */
     char *scratch;      /* owned; scratch memory for source_rows */
     size_t n_scratch_bytes;

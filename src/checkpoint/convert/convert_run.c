@@ -92,7 +92,7 @@ static struct convert_rows chunk_rows_of(const struct chunk *k, char *bytes)
     return (struct convert_rows){.spec = &k->tensor->spec, .n_rows = k->n_rows, .bytes = bytes};
 }
 
-/* Reads the chunk as the source stores it, or as floats of a type. */
+/* Reads the chunk in the format of out->spec: the source's quantized values, or floats. */
 static struct status chunk_take(struct convert *c, const struct chunk *k,
                                 const struct convert_rows *out)
 {

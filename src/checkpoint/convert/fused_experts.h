@@ -1,7 +1,7 @@
-/* Splits the experts of gpt-oss, Llama-4, Qwen3.5-MoE and Mistral-4 checkpoints, which store gate
- * and up as one tensor (in gpt-oss with alternating rows) and unquantized matrices as [experts,
- * inputs, outputs] (the last two: [experts, outputs, inputs]). Tells which of shoal's tensors a
- * source tensor contains and where their elements are. Reads no file. Called by source.c. */
+/* Splits the experts of gpt-oss, Llama-4, Qwen3.5-MoE, Mistral-4 and Gemma-4 checkpoints, which
+ * store gate and up as one tensor (gpt-oss: with alternating outputs). Unquantized matrices are
+ * [experts, inputs, outputs] (the last three families: [experts, outputs, inputs]). Tells which of
+ * shoal's tensors a source tensor contains, and where. Reads no file. Called by source.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_FUSED_EXPERTS_H
 #define SHOAL_CHECKPOINT_CONVERT_FUSED_EXPERTS_H
 

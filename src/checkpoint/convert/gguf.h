@@ -94,7 +94,7 @@ const char *gguf_array_string(const struct gguf *g, const char *key, uint64_t i,
 bool gguf_array_int(const struct gguf *g, const char *key, uint64_t i, int64_t *out);
 bool gguf_array_f32(const struct gguf *g, const char *key, uint64_t i, float *out);
 
-/* Local. Return metadata keys in the file's order, for error messages and inspection. */
+/* Local. Return the number of metadata keys, and a key by its place in the file. */
 size_t gguf_key_count(const struct gguf *g);
 const char *gguf_key_at(const struct gguf *g, size_t i);
 

@@ -41,7 +41,7 @@ struct status gguf_latent_find(const struct gguf_model *m, const struct gguf_ten
     return shape_check(m, out->v, out->value, out->lora);
 }
 
-/* A head's stored bytes come first in the scratch, its keys as floats behind them. */
+/* Returns the bytes of the scratch's first part, for stored rows; the keys follow it as floats. */
 static size_t stored_bytes(const struct gguf_latent *l)
 {
     const size_t k = (size_t)(l->lora * l->k->row_bytes), v = (size_t)(l->value * l->v->row_bytes);
@@ -53,7 +53,7 @@ size_t gguf_latent_scratch_bytes(const struct gguf_latent *l)
     return stored_bytes(l) + (size_t)(l->lora * l->nope) * sizeof(float);
 }
 
-/* Reads rows of one half to out [n_rows][n_cols]. */
+/* Reads rows of attn_k_b or attn_v_b as floats to out [n_rows][n_cols]; `stored` is scratch. */
 static struct status half_rows(const struct gguf *g, const struct gguf_tensor *t, uint64_t row0,
                                uint64_t n_rows, void *stored, float *out)
 {

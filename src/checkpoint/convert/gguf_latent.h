@@ -19,7 +19,7 @@ struct gguf_latent {
 struct status gguf_latent_find(const struct gguf_model *m, const struct gguf_tensor *t, bool *found,
                                struct gguf_latent *out);
 
-/* Local. The bytes of scratch that gguf_latent_rows needs. */
+/* Local. Returns the bytes of scratch that gguf_latent_rows needs. */
 size_t gguf_latent_scratch_bytes(const struct gguf_latent *l);
 
 /* Local. Reads the rows of heads [head0, head0 + n_heads) as floats: out [n_heads * (nope +

@@ -47,7 +47,7 @@ static struct status float_get(const struct gguf_model *m, const char *key, doub
     return status_ok();
 }
 
-/* True when a key after the architecture's prefix is read, or does not change the arithmetic. */
+/* True when a key, given without its prefix, is read or does not change the arithmetic. */
 static bool key_is_known(const struct gguf_family *f, const char *key)
 {
     static const char *const known[] = {
@@ -171,7 +171,7 @@ static struct status heads_get(struct gguf_model *m)
     return status_ok();
 }
 
-/* Splits the blocks into layers and the prediction layers behind them. */
+/* Splits the blocks into layers and the prediction layers after them. */
 static struct status layers_get(struct gguf_model *m)
 {
     char full[128];

@@ -1,6 +1,6 @@
 /* Translates a GGUF file into a Hugging Face checkpoint's terms: tensor names, the order of q and k
  * rows, config.json, generation_config.json and tokenizer.json. Reads no weights. Called by
- * source.c and gguf_latent.c. The architectures stand in gguf_family.c. */
+ * source.c and gguf_latent.c. The architectures are in gguf_family.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_MODEL_H
 #define SHOAL_CHECKPOINT_CONVERT_GGUF_MODEL_H
 

@@ -49,7 +49,7 @@ static struct status put_factors(const struct gguf_model *m, const struct gguf_t
 }
 
 /* Appends YaRN's mscale and mscale_all_dim, from which latent attention's softmax scale follows.
- * The key holds a tenth of mscale_all_dim; mscale has none, because llama.cpp supports only models
+ * The key holds a tenth of mscale_all_dim; mscale has no key: llama.cpp supports only models
  * in which both are equal. */
 static void put_mscale(const struct gguf_model *m, const char *prefix, struct strbuf *out)
 {

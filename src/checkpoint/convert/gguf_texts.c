@@ -59,7 +59,7 @@ static bool member_value(const struct gguf_model *m, const struct gguf_member *o
     return true;
 }
 
-/* Appends the members of the family alone. */
+/* Appends the config's members that are listed for this family. */
 static struct status put_members(const struct gguf_model *m, struct strbuf *out)
 {
     static const char *const kinds[] = {"an integer", "a number", "a boolean"};

@@ -334,8 +334,8 @@ static struct status mxfp4_find(const struct safetensors *s, struct hf_quant *q)
     return status_ok();
 }
 
-/* Describes BitNet's ternary weights: byte row r has in its two bits i the row r + i * rows of the
- * weight, as value + 1. */
+/* Describes BitNet's ternary weights: in each byte of row r of `rows`, bits 2 i and 2 i + 1 hold an
+ * element of the weight's row r + i * rows, as value + 1. */
 static struct status ternary_find(const struct safetensors *s, struct hf_quant *q)
 {
     const struct safetensors_tensor *t = q->codes;
@@ -351,9 +351,9 @@ static struct status ternary_find(const struct safetensors *s, struct hf_quant *
 
 /* ---- the format ---- */
 
-/* Chooses a format that can hold these values; QUANT_NONE when there is none. The scale of a longer
- * group is repeated. All 8-bit integers get zero points: signed ones may be -128, which symmetric
- * int8 lacks. */
+/* Chooses a format that can hold these values; QUANT_NONE when there is none. If the source's group
+ * is longer than the format's, its scale is repeated. All 8-bit integers get zero points: signed
+ * ones may be -128, which symmetric int8 lacks. */
 static void format_choose(struct hf_quant *q)
 {
     struct quant_format f = {.has_zeros = q->has_zeros, .scale_dtype = DTYPE_F32};

@@ -26,7 +26,7 @@ static bool is_by_input(const struct hf_quant *q)
     return q->layout == HF_GPTQ || q->layout == HF_AWQ;
 }
 
-/* True when a row's codes are not together in the source, so that all of them are read at once. */
+/* True when a row's codes are not together in the source: all rows are then read at once. */
 static bool is_spread(const struct hf_quant *q)
 {
     return is_by_input(q) || q->layout == HF_TERNARY;

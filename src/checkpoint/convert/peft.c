@@ -165,7 +165,7 @@ static struct status check_peft_text(const struct js_node *root, const char *key
     return refuse_field(key, node, wanted);
 }
 
-/* Refuses initializations that change the base model's weights, too (PiSSA, OLoRA, LoftQ,
+/* Refuses initializations that also change the base model's weights (PiSSA, OLoRA, LoftQ,
  * CorDA). */
 static struct status check_beginning(const struct js_node *root)
 {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How the rows of a source tensor are divided among shoal's tensors, which follow each other. */
+/* How the rows of a source tensor are divided among shoal's tensors, one after another. */
 enum rows_kind {
     ROWS_ALL,
     ROWS_QKV,
@@ -90,7 +90,7 @@ static const struct published_form ernie_moe[] = {{"mlp.moe_statics.e_score_corr
                                                    {"mlp.moe_statics.e_score_correction_bias"},
                                                    ROWS_FLAT},
                                                   {0}};
-/* transformers writes a dense FFN under the first names, the publisher under the others */
+/* transformers saves a dense FFN under the left names, the publisher under the right ones */
 static const struct published_form kimi_linear[] = {
     {"self_attn.A_log", {"self_attn.A_log"}, ROWS_FLAT},
     {"block_sparse_moe.gate_proj.weight", {"mlp.gate_proj.weight"}, ROWS_ALL},
@@ -271,7 +271,7 @@ static unsigned long layer_of_name(const struct arch *m, char *name, char **rest
 }
 
 /* Replaces the beginning of `rest`, which is the end of a name [n], by the first pair that fits. A
- * name that would become too long is not changed; it is then no name of a tensor of this layer. */
+ * name that would become too long is not changed, so the layer lacks the tensor. */
 static void rename_block(char *name, size_t n, char *rest, const char *const (*pairs)[2],
                          size_t n_pairs)
 {
@@ -286,8 +286,8 @@ static void rename_block(char *name, size_t n, char *rest, const char *const (*p
     }
 }
 
-/* Gives a layer's tensors of attention their usual names (Ling 3 has others), and then those of a
- * recurrent layer theirs. */
+/* Renames a layer's "attention" tensors (Ling 3) to "self_attn", and those of a recurrent layer
+ * from "self_attn" to "linear_attn". */
 static void rename_mixer(const struct arch *m, char *name, size_t n)
 {
     static const char *const usual[][2] = {{".attention.dense.", ".self_attn.o_proj."},

@@ -59,10 +59,10 @@ struct status published_parts(const struct published *p, const char *name, uint3
                               const uint64_t *dims,
                               struct published_part parts[PUBLISHED_PARTS_MAX], size_t *n);
 
-/* published_encoder.c. Local. Writes the name of an encoder's tensor to out [n]; one that is none
- * of the encoder's keeps its name. published_encoder_is_unread: true when nothing reads a tensor of
- * this name (the written one): it belongs to the pooler, or to a head of the training. has_classes:
- * the checkpoint has a head for classes. */
+/* published_encoder.c. Local. Writes shoal's name of an encoder's tensor to out [n]; a tensor of
+ * another part keeps its name. published_encoder_is_unread: true when nothing reads the tensor with
+ * the name so written: it is of the pooler, or of a head that only training uses. has_classes: the
+ * checkpoint has a head for classes. */
 void published_encoder_name(const struct arch *m, const char *name, char *out, size_t n);
 bool published_encoder_is_unread(const char *name, bool has_classes);
 

@@ -60,8 +60,8 @@ static bool skip(const char **text, const char *prefix)
     return true;
 }
 
-/* Writes to out[n]: `before`, then `name` with its beginning replaced as the first row that fits it
- * says. False: no row fits. */
+/* Writes to out[n]: `before`, then `name` with its beginning replaced by the first row that fits.
+ * False: no row fits. */
 static bool replace_beginning(const struct renamed *table, const char *before, const char *name,
                               char *out, size_t n)
 {
@@ -87,8 +87,8 @@ static void name_norm(char *name, size_t n)
     }
 }
 
-/* Writes "model.layers.N." to before[n], and sets *name behind the layer's number N. False: *name
- * does not begin with `start` and a number. */
+/* Writes "model.layers.N." to before[n], and moves *name past `start`, the layer's number N and a
+ * dot. False: *name does not begin with these, or N is too large. */
 static bool take_layer(const char **name, const char *start, char *before, size_t n,
                        unsigned long *layer)
 {

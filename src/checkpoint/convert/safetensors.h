@@ -35,7 +35,7 @@ struct safetensors;
 struct status safetensors_open(const char *path, struct safetensors **out);
 void safetensors_close(struct safetensors **s);
 
-/* Local. Return tensors in the byte order of their names. */
+/* Local. Return the number of tensors, one by its place (sorted by name), one by name (or NULL). */
 size_t safetensors_count(const struct safetensors *s);
 const struct safetensors_tensor *safetensors_at(const struct safetensors *s, size_t i);
 const struct safetensors_tensor *safetensors_find(const struct safetensors *s, const char *name);

@@ -26,7 +26,7 @@ static struct status sentence_file(const char *folder, const char *name, struct 
     return status_wrap(st, "%s", folder);
 }
 
-/* The file `name` in the folder of a module: of the first module whose type ends with `end`. */
+/* The file `name` in the folder of the first module whose type ends with `end`. */
 struct module_file {
     const char *end, *name;
 };

@@ -95,8 +95,7 @@ static bool is_computed(const char *name)
     return false;
 }
 
-/* Returns the type that the config names, f16 without one, to which quantized weights are
- * widened. */
+/* Returns the type to which quantized weights are widened: the config's, f16 if it has none. */
 static enum dtype config_dtype(const struct source *s)
 {
     const struct js_node *config = js_root(s->config);
@@ -536,7 +535,7 @@ static void rows_round(enum dtype dtype, const float *wide, size_t n, void *out,
     *n_overflowed += dtype_count_overflowed(dtype, wide, n, out);
 }
 
-/* Reads rows of an entry that stands as one tensor in the source. */
+/* Reads rows of an entry that lies in a single tensor of the source. */
 static struct status plain_rows(const struct source *s, const struct entry *e, uint64_t row0,
                                 uint64_t n_rows, enum dtype dtype, void *scratch, void *out,
                                 uint64_t *n_overflowed)

@@ -37,6 +37,7 @@ const struct strbuf *source_text(const struct source *s, enum ckpt_text which);
 /* Local. Returns the parsed config.json; borrowed. */
 const struct js_node *source_config(const struct source *s);
 
+/* Local. Return the number of tensors, and a tensor by its index; borrowed. */
 size_t source_count(const struct source *s);
 const struct source_tensor *source_at(const struct source *s, size_t i);
 

@@ -13,7 +13,7 @@ struct field_default {
 
 struct multimodal {
     const char *architecture, *text_architecture;
-    const struct field_default *defaults; /* each ends with an empty one */
+    const struct field_default *defaults; /* both lists end with an empty entry */
     const struct field_default *rope;     /* added when the config has no rope_parameters */
     bool tied;                            /* the head is always the embedding */
 };
@@ -102,8 +102,8 @@ static void put_defaults(struct strbuf *out, const struct js_node *text,
     }
 }
 
-/* True for the end tokens, which transformers takes from the whole model's config.json if it has
- * them. */
+/* True for eos_token_id if the whole model's config.json has it: transformers then takes it from
+ * there. */
 static bool is_end_of_whole(const struct js_node *root, const char *key)
 {
     return strcmp(key, "eos_token_id") == 0 && js_type(js_get(root, key)) != JS_NULL;

@@ -120,8 +120,8 @@ size_t ckpt_stored_count(const struct ckpt *c);
 const struct ckpt_tensor *ckpt_tensor_at(const struct ckpt *c, size_t i);
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
 
-/* Local. True when two tensors differ in type, shape or checksums. False also where that is
- * unknown: one is quantized, or c has no checksums (ckpt_list.h). */
+/* Local. True when two tensors differ in type, shape or checksums. Also false when that is unknown:
+ * one is quantized, or c has no checksums (ckpt_list.h). */
 bool ckpt_tensors_differ(const struct ckpt *c, const struct ckpt_tensor *a,
                          const struct ckpt_tensor *b);
 
@@ -144,7 +144,7 @@ size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
 struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf);
 /* Local. Returns how many of the rows [row, end) to read at once: as many as fit 256 KiB of a
- * core's cache, at least 1; or 16, the rows of a panel, if only these exceed the cache but fit
+ * core's cache, at least 1; but 16, the rows of a panel, if fewer fit the cache and 16 fit
  * CKPT_READ_BYTES_MAX. 16 rows or more end at the end of a panel, or at `end`. */
 uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end);
 

@@ -76,7 +76,7 @@ static struct status storage_check(const struct ckpt *c, const char *path, hid_t
     return status_ok();
 }
 
-/* Opens a dataset and makes the checks that need no type. */
+/* Opens a dataset and runs the checks that do not depend on its type. */
 static struct status dataset_open(const struct ckpt *c, const char *path, hid_t *out,
                                   struct shape *shape)
 {

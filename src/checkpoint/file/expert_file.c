@@ -115,7 +115,7 @@ static struct status open_temporary(struct expert_file_writer *w)
             return status_make(STATUS_IO, "%s: %s; give another --expert-file", w->temporary,
                                strerror(errno));
         }
-        (void)flock(w->fd, LOCK_EX); /* where locks do not work, two writers write the same bytes */
+        (void)flock(w->fd, LOCK_EX); /* if locks do not work, two writers write the same bytes */
         if (fstat(w->fd, &mine) != 0)
             return status_make(STATUS_IO, "%s: %s", w->temporary, strerror(errno));
     } while (stat(w->temporary, &named) != 0 || named.st_ino != mine.st_ino);

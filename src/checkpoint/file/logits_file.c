@@ -45,7 +45,7 @@ static struct status rows_create(struct logits_file *f, const char *name, const 
     return st;
 }
 
-/* Opens or creates a line's dataset with room for n_rows rows; the caller closes *out if >= 0. */
+/* Opens or creates a line's dataset of at least n_rows rows; the caller closes it if *out >= 0. */
 static struct status rows_open(struct logits_file *f, const char *name, hsize_t n_rows,
                                hsize_t vocab, hid_t *out)
 {

@@ -44,7 +44,7 @@ enum { LOGPROBS_VERSION = 1, LOGPROBS_K_MAX = 256, LOGPROBS_U8_NONE = 255 };
 /* Local. Returns the bytes of one stored log-probability. */
 size_t logprobs_bytes(enum logprobs_type type);
 
-/* Local. out [n] = the stored form of x [n], which are at most 0; -INFINITY means none. Finite
+/* Local. out [n] = the stored form of x [n], each at most 0; -INFINITY means none. Finite
  * values below the type's range become its lowest one. out is aligned for the type. */
 void logprobs_encode(enum logprobs_type type, const float *x, size_t n, void *out);
 
@@ -88,8 +88,8 @@ struct logprobs_file;
 struct status logprobs_file_create(const char *path, const struct logprobs_shape *shape,
                                    struct logprobs_file **out);
 
-/* Local. Writes the next n hidden rows, [n, layers, D] of the file's type, which belong to the next
- * row. In total there must be shape->hidden.n_rows (assert). */
+/* Local. Writes the next n hidden rows, [n, layers, D] of shape->hidden.layers.type, which belong
+ * to the next row. In total there must be shape->hidden.n_rows (assert: no more). */
 struct status logprobs_file_add_hidden(struct logprobs_file *f, const void *rows, size_t n);
 
 /* Local. Writes the next row. In total there must be shape->n_rows rows with n_tokens tokens

@@ -44,7 +44,7 @@ struct loader_stats {
     uint64_t n_bytes;       /* read by this rank */
     uint64_t n_blocks_host; /* read by all ranks of the host, each block once */
     uint64_t n_bytes_host;  /* read by all ranks of the host */
-    bool is_direct;         /* reads bypassed the system's file cache, where the system can do so */
+    bool is_direct;         /* reads bypassed the system's file cache, if the system can do so */
     double seconds;         /* duration of the whole call */
 };
 

@@ -1,4 +1,4 @@
-/* Reads in rounds the blocks that several ranks of a host want, or whose sink is serial. In a round
+/* Reads blocks that several ranks of a host want, or one with a serial sink, in rounds. In a round
  * each lane (thread) of each rank reads a run of blocks into its slot of shared memory; then all
  * ranks agree that no read failed; then each rank takes the rows that it wants from all slots. Each
  * lane has two slots, used in turn, so the agreement of a round also says that the previous round's
@@ -40,7 +40,7 @@ struct run_block {
     size_t offset;
 };
 
-/* A lane with reads in flight during the rounds: it asks for the runs of its later rounds ahead. */
+/* A lane with direct reads: those for its later rounds are in flight while it takes rows. */
 struct direct_lane {
     const struct rounds *r;
     struct ckpt_reader *reader; /* owned */
@@ -186,7 +186,7 @@ static char *loader_rounds_slot_of(const struct rounds *r, unsigned round, int i
     return r->slots[i / n_lanes] + lane * r->slot_bytes;
 }
 
-/* Tells the system to read the blocks that this rank needs AHEAD_ROUNDS later. */
+/* Tells the system to read the blocks that this rank needs AHEAD_ROUNDS rounds later. */
 static void advise_round(struct rounds *r)
 {
     const struct loader *l = r->l;
@@ -259,7 +259,7 @@ static struct status direct_create(struct rounds *r)
     return status_ok();
 }
 
-/* The part of a slot for one series, whose blocks follow each other, padded. */
+/* The part of a slot that one series fills, block after block, each padded. */
 struct series_slot {
     const struct ckpt_series *series;
     size_t block_bytes; /* padded */

@@ -78,7 +78,7 @@ struct status chat_render(const struct chat *c, const struct js_node *messages,
 void chat_text_fini(struct chat_text *t);
 
 /* Local. True when the template has opened the thoughts of the answer: after the last byte of a
- * user, the template's own text has the opening tag, and no closing tag behind it. */
+ * user, the template's own text has the opening tag, and no closing tag after it. */
 bool chat_text_begins_thoughts(const struct chat_text *t);
 
 /* Local. Runs the template over the members of an object, all of which count as text from a user.
@@ -88,7 +88,7 @@ bool chat_text_begins_thoughts(const struct chat_text *t);
 struct status chat_render_members(const struct chat *c, const struct js_node *object,
                                   const struct jinja_date *date, struct chat_text *out);
 
-/* Local. *takes: a message's content may stay a list of OpenAI's text parts, because the template
+/* Local. *takes: whether a message's content may stay a list of OpenAI's text parts: the template
  * writes a list of one part exactly as it writes that part's text as a string. Runs the template on
  * one message in both forms. Errors: STATUS_MEMORY. */
 struct status chat_takes_parts(const struct chat *c, bool *takes);

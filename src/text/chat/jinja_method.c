@@ -350,8 +350,8 @@ METHOD(text_join)
     return jbuild_end(&b, out);
 }
 
-/* *out: the text has at least one character and all are blanks (with `blanks`) or are in the given
- * categories (without). */
+/* Sets *out to whether the text has at least one character, and all are blanks (with `blanks`) or
+ * in the given categories (without). */
 static bool all_chars(struct jrun *r, const struct jtext *t, unsigned categories, bool blanks,
                       struct jvalue *out)
 {

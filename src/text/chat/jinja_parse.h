@@ -134,6 +134,8 @@ static inline const struct jtoken *jtok(const struct jparse *p)
 {
     return &p->tokens[p->at];
 }
+/* Local. is: the current token is this one; skip: also moves past it; expect: fails if it is not.
+ * jtok_unexpected: fails and names the token; always false. jname_of: adds a new name. */
 bool jtok_is_op(const struct jparse *p, int op);
 bool jtok_is_name(const struct jparse *p, const char *name);
 bool jtok_skip_op(struct jparse *p, int op);

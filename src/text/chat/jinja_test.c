@@ -87,7 +87,7 @@ TEST(test_ne)
     return true;
 }
 
-/* *out: the order of the two values is in `wanted`, a set of bits: 1 less, 2 equal, 4 greater. */
+/* Sets *out to whether the values' order is in `wanted`, bits: 1 less, 2 equal, 4 greater. */
 static bool ordered(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
                     unsigned wanted, struct jvalue *out)
 {

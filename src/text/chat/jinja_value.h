@@ -258,6 +258,7 @@ bool jhas_var(const struct jrun *r, const char *name);
 
 /* ---- jinja_string.c: characters as Python sees them ---- */
 
+/* Local. jspace: str.isspace. jstrip: chars NULL: blanks. jreplace: count negative: all. */
 bool jspace(uint32_t c);
 size_t jchars(const struct jtext *t);                  /* the number of characters */
 size_t jchar_at(const struct jtext *t, size_t i_char); /* byte offset; t->n beyond the end */
@@ -281,6 +282,7 @@ const struct jfunction *jfilter_find(const char *name, size_t n);
 
 /* ---- jinja_access.c ---- */
 
+/* Local. v.name, v[key] (undefined if v lacks it) and the slice v[part]. Fail if v is undefined. */
 bool jattr(struct jrun *r, const struct jvalue *v, const struct jtext *name, struct jvalue *out);
 bool jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, struct jvalue *out);
 bool jslice(struct jrun *r, const struct jvalue *v, const struct jvalue part[3],

@@ -69,9 +69,9 @@ static void join(struct nfa *n, uint32_t from, int first, int last, uint32_t to)
     if (first <= last) nfa_bytes(n, from, (uint8_t)('0' + first), (uint8_t)('0' + last), to);
 }
 
-/* Adds the edges for the digit at position p. at[0], at[1]: the digits so far agree with the low,
- * the high bound. next[low][high]: the state that follows if the low, the high bound still agree
- * (1) or not (0); 0: not made yet. */
+/* Adds the edges for the digit at position p. at[0]: the digits before it agree with the low bound;
+ * at[1]: with the high one. next[l][h]: the state after the digit, 0: not made yet; l is 1 if the
+ * digits then still agree with the low bound, h if with the high one. */
 static void add_digit(struct digits *d, uint32_t from, int p, const bool at[2], int least,
                       uint32_t next[2][2])
 {

@@ -123,9 +123,9 @@ void added_walk_init(struct added_walk *w, const char *text, size_t n, bool pars
     *w = (struct added_walk){.text = text, .n = n, .token_id = -1, .parse_special = parse_special};
 }
 
-/* Finds the next added token that may become an id here; false: none. A special token may not in
- * plain text, nor a single_word token beside a word character. As in the reference library, a token
- * that may not still hides the tokens inside it. */
+/* Finds the next added token that may become an id here; false: none. Excluded are special tokens
+ * in plain text, and single_word tokens beside a word character. As in the reference library, an
+ * excluded token still hides the tokens inside it. */
 static bool added_find(const struct added_set *s, struct added_walk *w,
                        const struct added_token **token, size_t *start, size_t *end)
 {

@@ -38,7 +38,7 @@ static struct status read_added(struct tokenizer *t, const struct js_node *node,
 
 /* For a token that is searched for in normalized text: if normalizing changes its content, replaces
  * the content by the normalized one. The new memory is twice as long, because finish_added may put
- * the token's decoded bytes behind it. */
+ * the token's decoded bytes after it. */
 static struct status normalize_added(struct tokenizer *t, struct added_token *token)
 {
     struct normal_text text = {.bytes = token->content, .n = token->n};

@@ -41,7 +41,7 @@ struct decoder {
     bool fused;
     struct decoder_strip front; /* applied to the whole text */
     char joint[16];             /* CHAIN of WordPiece: the prefix of tokens that continue a word,
-                                   [n_joint]; the others get a blank, but for the first one */
+                                   [n_joint]; other tokens, except the first, get a blank */
     size_t n_joint;
     bool cleans;   /* WordPiece: no blanks before punctuation */
     char blank[4]; /* METASPACE: the character, [n_blank] */

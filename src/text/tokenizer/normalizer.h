@@ -22,7 +22,7 @@ enum normalizer_kind {
     NORMALIZER_REPLACE,
     NORMALIZER_PREPEND,
     NORMALIZER_BERT_CLEAN,      /* drops control characters; blanks become U+0020 */
-    NORMALIZER_BERT_ACCENTS,    /* drops accents, behind NFD */
+    NORMALIZER_BERT_ACCENTS,    /* drops accents, after NFD */
     NORMALIZER_BERT_IDEOGRAPHS, /* puts blanks around ideographs */
     NORMALIZER_PRECOMPILED,
 };

@@ -43,9 +43,9 @@ struct gguf_vocab {
 
 /* Local. Appends the JSON text to `out` (initialised and owned by the caller). Control and unknown
  * tokens become special added tokens, user-defined tokens become plain added tokens. Unused tokens
- * are left out, and their ids stay unused. For llama the merges are all splits of ordinary tokens
- * into two tokens, by falling score. Errors: STATUS_INPUT names the model, pre, token or merge that
- * is not understood; STATUS_MEMORY. */
+ * are left out, and their ids stay unused. For llama the merges are all splits of an ordinary token
+ * into two ordinary tokens, highest score of the whole token first. Errors: STATUS_INPUT names the
+ * key, token or merge at fault; STATUS_MEMORY. */
 struct status tokenizer_json_from_gguf(const struct gguf_vocab *v, struct strbuf *out);
 
 /* Local. Returns the pre_tokenizer of Kimi-K2, as JSON for tokenizer.json. */

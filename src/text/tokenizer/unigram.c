@@ -161,7 +161,7 @@ static void turn_path(struct unigram *u, size_t n)
     u->ends[0].from = behind;
 }
 
-/* Appends the tokens of the reversed path; joins neighbouring unknown characters to one run. */
+/* Appends the tokens of the reversed path; joins neighbouring unknown characters into one run. */
 static struct status put_path(struct unigram *u, const char *piece, size_t n,
                               struct token_list *out)
 {

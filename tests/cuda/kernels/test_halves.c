@@ -228,7 +228,7 @@ static void single_weights(void)
 
 enum { ROWS = 150 }; /* more than any block has */
 
-/* The number of 4-byte words that differ; a NaN equals every NaN. */
+/* Asserts that all 4-byte words are the same; a NaN equals every NaN. */
 static void same_words(const void *a, const void *b, size_t n_bytes, const char *what, size_t kind)
 {
     const size_t n = count_different(a, b, n_bytes / sizeof(float));

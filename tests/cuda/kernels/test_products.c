@@ -1,5 +1,5 @@
 /* Tests products of row-major weights: of few rows on the kernel gemm_few, values of leaf sums by
- * the kernel gemm_sums, and a library that takes a product no more. Only on the emulated driver. */
+ * the kernel gemm_sums, and a library that stops taking products. Only on the emulated driver. */
 #include "util_device.h"
 
 #include "cuda/driver_emulated.h"
@@ -108,8 +108,8 @@ static void few_rows(void)
     both_close(&b);
 }
 
-/* values [rows, n_out] are what integer sums [rows, n_out + 1] are worth, and bad [rows] their
- * counters. */
+/* Sets values [rows, n_out] and bad [rows] to the values and the counters of the integer sums
+ * [rows, n_out + 1]. */
 static void values_of(const struct twin *sums, size_t rows, size_t n_out, float *values,
                       int32_t *bad)
 {
@@ -167,7 +167,7 @@ static void values_of_leaves(void)
     both_close(&b);
 }
 
-/* Runs a linear with leaves of `rows` rows of which the library takes `n` products. Returns the
+/* Runs a linear with leaves over `rows` rows; the library takes only n of its products. Returns the
  * device's status. is_compared: the values must be the reference's. */
 static struct status run_with_products(uint64_t n, size_t n_in, size_t rows, bool is_compared)
 {
@@ -204,8 +204,8 @@ static struct status run_with_products(uint64_t n, size_t n_in, size_t rows, boo
     return st;
 }
 
-/* Own kernels multiply if the library takes the first product no more. Later the output has
- * changed already, and the device is given up. 33 rows of 2^18 inputs need two products. */
+/* If the library refuses the first product, own kernels multiply. If it refuses a later one, the
+ * output has changed already: the device is given up. 33 rows of 2^18 inputs need two products. */
 static void a_library_that_stops(void)
 {
     CU_ASSERT_EQUAL(run_with_products(0, 256, 5, true).code, STATUS_OK);

@@ -16,7 +16,7 @@ struct both {
     struct kern_table cpu, gpu;
     struct rng rng;
 };
-struct both both_open(uint64_t seed); /* in the CPU's arithmetic, */
+struct both both_open(uint64_t seed); /* in the CPU's arithmetic */
 struct both both_open_as(uint64_t seed, enum device_arithmetic arithmetic);
 void both_close(struct both *b);
 
