@@ -15,7 +15,7 @@
 struct expert_places {
     uint32_t n_experts, n_places; /* E, P */
     uint32_t *expert;             /* owned [L, P] the expert at each place */
-    /* owned [L, E + 1] and [L, P]: expert e of a layer stands at place[first[e]] to
+    /* owned [L, E + 1] and [L, P]: expert e of a layer is at place[first[e]] to
      * place[first[e + 1] - 1], ascending; without copies first[e] is e */
     uint32_t *first, *place;
     uint32_t *part_of; /* owned [P] the part of each place */

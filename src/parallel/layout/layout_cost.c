@@ -37,7 +37,7 @@ static uint64_t budget_bytes(const struct layout_budget *b, const struct topo *t
     return b->device_bytes > 0 ? b->device_bytes / 10 * 9 : rank_budget_bytes(t);
 }
 
-/* Bytes of the least KV blocks and recurrent states. */
+/* Bytes of the KV blocks of one full context and, if slots are wanted, of one sequence's states. */
 static uint64_t needed(const struct layout_memory *m, const struct layout_budget *b,
                        uint64_t context_blocks)
 {

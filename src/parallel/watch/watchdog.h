@@ -19,13 +19,13 @@
 struct watchdog;
 
 /* **Collective (world)**, after comm_split. Starts watching. A rank that is silent for 0.6 *
- * seconds is lost. Within `seconds` of its last heartbeat (six times that when its host gives it no
- * CPU) all other ranks have logged its number, host and last communication, and have exited with
- * the status of STATUS_LOST; last words may take two seconds more. With seconds 0 or a single rank,
- * nothing is watched and *out stays NULL. From now on c's flight recorder lies in the watchdog's
- * memory, so call comm_stop(c) before watchdog_stop. If shared memory or UDP is missing, the lead
- * warns, and only ranks that the other of the two reaches are watched. Errors, the same on all
- * ranks: STATUS_MEMORY; pass *out to watchdog_stop even then. */
+ * seconds is lost. Within `seconds` of its last heartbeat (up to 6.4 times that when its host gives
+ * it no CPU) all other ranks have logged its number, host and last communication, and have exited
+ * with the status of STATUS_LOST; last words may take two seconds more. With seconds 0 or a single
+ * rank, nothing is watched and *out stays NULL. From now on c's flight recorder lies in the
+ * watchdog's memory, so call comm_stop(c) before watchdog_stop. If shared memory or UDP is missing,
+ * the lead warns, and only ranks that the other of the two reaches are watched. Errors, the same on
+ * all ranks: STATUS_MEMORY; pass *out to watchdog_stop even then. */
 struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog **out);
 
 /* Local. Sets a callback that flushes and syncs finished rows before this process ends. It runs on
