@@ -45,7 +45,7 @@ bool arch_encoder_ignores(const struct arch_family *f, const char *key)
            strncmp(key, "pooler_", strlen("pooler_")) == 0;
 }
 
-/* Leaves out the positions up to that of padding, which no text has. */
+/* Subtracts from the context the positions up to that of padding, which no text has. */
 static struct status leave_positions(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -71,7 +71,7 @@ static struct status derive_bert(struct arch_reading *r)
     return status_ok();
 }
 
-/* Refuses fields by which transformers changes the window, or RoPE of both kinds of layers. */
+/* Refuses fields by which transformers changes the window, or the RoPE of both kinds of layers. */
 static struct status derive_modern(struct arch_reading *r)
 {
     struct arch *m = &r->m;

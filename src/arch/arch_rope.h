@@ -19,8 +19,8 @@ enum { ARCH_ROPE_MAX = 65536 };
  * K-blocks; 0 when the config does not give it. */
 uint32_t arch_value_dim(const struct js_node *config);
 
-/* Local. As arch_value_dim, for layers without a window in a family where their heads are of
- * another width, and sets the number of heads; 0: the config does not give it. */
+/* Local. As arch_value_dim, for layers without a window in a family where these have heads of
+ * another width; also sets *n_heads to their number. Returns 0 when the config does not give it. */
 uint32_t arch_full_dim(const struct js_node *config, uint64_t *n_heads);
 
 /* Local. As arch_value_dim, for recurrent layers: the value heads of one key head together, or one
