@@ -16,8 +16,8 @@ struct outgoing_plan {
     struct comm_request *sends; /* [pp] */
 };
 
-/* Memory for the guesses of a prediction layer in a step. rows, wants and got mean what they mean
- * in struct engine. [max_rows] each; NULL: the model has no prediction layer. */
+/* Memory for the guesses of a prediction layer in a step. rows, wants and got are as in struct
+ * engine. [max_rows] each; NULL: the model has no prediction layer. */
 struct engine_guesses {
     int32_t *next; /* the token after each row */
     size_t *rows;

@@ -209,7 +209,7 @@ struct status expert_pack_make(const struct weights_source *from, const char *pa
 
 /* --- a rank's stream ---------------------------------------------------------------------- */
 
-/* Adds the MoE layers of the stage, and tells their weights of the stream. */
+/* Adds the MoE layers of the stage, and sets the stream in their weights. */
 static struct status add_layers(struct expert_stream *s, struct weights *w,
                                 const struct weights_source *from)
 {

@@ -58,8 +58,8 @@ struct weights {
 };
 
 /* The weights to load. All pointers are borrowed; kern outlives the weights. If the layout lends
- * experts, they stand in comm's COMM_LANE_EXPERTS, so comm also outlives the weights, and there is
- * only one such set per comm. */
+ * experts, they are in comm's COMM_LANE_EXPERTS, so comm also outlives the weights, and a comm
+ * serves only one such set. */
 struct weights_source {
     const struct arch *model;
     const struct layout *layout;
