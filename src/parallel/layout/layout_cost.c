@@ -59,7 +59,8 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                              .n_kv_blocks = UINT64_MAX,
                              .n_state_slots = budget->n_state_slots};
     const uint64_t context_blocks = kv_groups_context(l, budget);
-    /* replica 0 is enough: remainders go to the first parts, so its ranks hold the most */
+    /* replica 0 alone: remainders go to the first parts, so its ranks hold the most (with copies of
+     * experts, others may have one place more) */
     for (uint32_t pp = 0; pp < l->pp; pp++) {
         for (uint32_t tp = 0; tp < l->tp; tp++) {
             const uint32_t rank = layout_rank_of(l, 0, pp, tp);

@@ -8,7 +8,7 @@
 
 /* Local. Loads a topology: the running machine (both NULL), a synthetic string or an XML file. PCI
  * devices come from XML only: on the running machine hwloc's plugin for them leaks, and topo_self.c
- * needs only a count. The caller frees *out with hwloc_topology_destroy. Errors: STATUS_USAGE
+ * reads /sys. The caller frees *out with hwloc_topology_destroy. Errors: STATUS_USAGE
  * quotes the string or path; STATUS_MEMORY. */
 struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t *out);
 
