@@ -163,7 +163,7 @@ struct status engine_collect_moved(struct engine *e, int32_t replica, struct ste
 struct status engine_create_hidden(struct engine *e);
 void engine_destroy_hidden(struct engine *e);
 
-/* Local. Sends the rows of this stage's saved layers that the batch asks for to the lead. Must come
+/* Local. Sends to the lead the rows of this stage's saved layers that the batch asks for. Must come
  * after the stage's layers, and on the last stage after the result. Errors: STATUS_MEMORY, the
  * device's. */
 struct status engine_send_hidden(struct engine *e, const struct batch *b, const struct hidden *h);

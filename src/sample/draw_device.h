@@ -1,7 +1,7 @@
 /* Computes tokens and scores from logits in a device's memory, for rows that need nothing else. The
  * results have the same bytes as those of vocab_parallel.c on the host. Only a few numbers per row
- * are copied to the host; whole rows are if they are drawn over several ranks without NCCL. Called
- * by vocab_parallel.c only. */
+ * are copied to the host; whole rows only when they are drawn over several ranks without NCCL.
+ * Called by vocab_parallel.c only. */
 #ifndef SHOAL_SAMPLE_DRAW_DEVICE_H
 #define SHOAL_SAMPLE_DRAW_DEVICE_H
 

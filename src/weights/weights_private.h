@@ -62,8 +62,8 @@ static inline bool weights_is_xielu(enum weight_role role)
     return role >= WEIGHT_XIELU_P && role <= WEIGHT_XIELU_EPS;
 }
 
-/* Local. Asks the loader for the slab of a target, whose memory is set; for each part of a
- * quantized tensor. Errors: STATUS_MEMORY. */
+/* Local. Asks the loader for the slab of a target, whose memory is set; of a quantized tensor, for
+ * the slab of each part. Errors: STATUS_MEMORY. */
 struct status weights_want(struct loading *ld, struct target t);
 
 /* Local. Returns the address of a slab's weights: of a vector's pointer, of a matrix, or of the
