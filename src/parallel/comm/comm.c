@@ -216,8 +216,8 @@ void comm_poll(struct comm *c)
         comm_mail_poll(c, false);
 }
 
-/* **Collective (host)**. True when the host has more ranks than processing units, so that waiting
- * ranks must not spin. */
+/* **Collective (host)**. True when the host has more ranks than processing units, so waiting ranks
+ * must not spin. */
 static bool is_crowded(struct comm *c)
 {
     cpu_set_t units;

@@ -486,8 +486,7 @@ bool host_group_exchange_i32(struct host_group *g, const int32_t *send, int32_t 
     return true;
 }
 
-/* Returns the bytes that an exchange copies to the staging segment: all rows but this rank's own.
- */
+/* Returns the bytes that an exchange copies to the staging segment: the rows for other ranks. */
 static size_t sent_bytes(const struct host_group *g, const struct comm_exchange *x)
 {
     size_t n_rows = 0;

@@ -12,8 +12,8 @@
  * quotes the string or path; STATUS_MEMORY. */
 struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t *out);
 
-/* Local. True for a display device (PCI class 0x03xx) of a maker of compute GPUs, so that a
- * server's management VGA does not count. */
+/* Local. True for a display device (PCI class 0x03xx) of a maker of compute GPUs, so a server's
+ * management VGA does not count. */
 bool topo_is_gpu(uint32_t pci_class, uint32_t pci_vendor);
 
 /* Local. Adds a GPU to n_gpus; the first TOPO_GPUS_MAX by bus id are kept, sorted by it. */

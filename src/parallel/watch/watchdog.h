@@ -34,7 +34,7 @@ struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog *
  * thread and has two seconds. NULL removes it. w may be NULL. */
 void watchdog_set_last_words(struct watchdog *w, void (*say)(void *user), void *user);
 
-/* Local. Tells the others that this rank leaves in order, ends the thread, frees; accepts NULL.
+/* Local. Tells the others that this rank leaves normally, ends the thread, frees; accepts NULL.
  * Call it after comm_stop, so that a rank that is lost while MPI ends is noticed too. */
 void watchdog_stop(struct watchdog **w);
 
