@@ -346,8 +346,8 @@ static inline bool arch_has_index(const struct arch *m, uint32_t layer)
     return m->index.n_heads > 0 && !m->layer.shares_index[layer];
 }
 
-/* Local. True when the layer needs arrays that the layer before it made, so that both must be in
- * one stage: the chosen positions, or the output of experts. */
+/* Local. True when the layer needs arrays that the layer before it made (the chosen positions, or
+ * the output of experts); both must then be in one stage. */
 static inline bool arch_continues(const struct arch *m, uint32_t layer)
 {
     return m->layer.shares_index[layer] || (m->shortcut && layer % 2 == 1);

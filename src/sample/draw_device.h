@@ -19,8 +19,8 @@ void draw_device_destroy(struct draw_device **d);
  * may be drawn (adjust.allowed). */
 bool draw_device_serves(const struct vocab_want *wants, size_t n_rows);
 
-/* **Collective (TP)**. Finds the results got [n_rows]. logits: an array [n_rows, shard], which is
- * changed; wants: equal on all tp ranks. Errors: STATUS_MEMORY, and the status of the device. */
+/* **Collective (TP)**. Computes the results got [n_rows]. logits: an array [n_rows, shard], which
+ * is changed; wants: equal on all tp ranks. Errors: STATUS_MEMORY, and the status of the device. */
 struct status draw_device_run(struct draw_device *d, float *logits, const struct vocab_want *wants,
                               size_t n_rows, struct vocab_got *got);
 

@@ -1,5 +1,5 @@
-/* The wants and the results of rows of logits, for vocab_parallel.h, and for draw_device.h when the
- * logits are on a device. */
+/* The requests for rows of logits, and their results, for vocab_parallel.h, and for draw_device.h
+ * when the logits are on a device. */
 #ifndef SHOAL_SAMPLE_VOCAB_ROWS_H
 #define SHOAL_SAMPLE_VOCAB_ROWS_H
 

@@ -10,7 +10,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* One layer's experts, cut for one of the ranks that share each of them. */
+/* One layer's experts, cut for one of the ranks that share each expert. */
 struct slabs {
     struct weight_spec spec[EXPERT_MATRIX_COUNT];
     const struct ckpt_tensor *tensor[EXPERT_MATRIX_COUNT];

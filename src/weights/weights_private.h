@@ -108,7 +108,7 @@ void *weights_lend_memory(struct weights *w, size_t n_bytes);
  * whose experts are all in shared segments. Errors: STATUS_MEMORY. */
 struct status weights_lend(struct weights *w, const struct layout *l);
 
-/* Local. Sets grid_bits and reads of the stage's layers with experts. fp8_as_int8: as in struct
+/* Local. Sets `grid_bits` and `reads` of the stage's layers with experts. fp8_as_int8: as in struct
  * weights_source. */
 void weights_describe_experts(struct weights *w, const struct ckpt *c, const struct arch *m,
                               bool fp8_as_int8);
