@@ -1,14 +1,14 @@
-# Whether the CUDA backend is built. SHOAL_CUDA: AUTO where nvcc and CUDA's runtime are
-# found and the build has no sanitizer; ON (fails clearly where something is missing); OFF (default).
-# SHOAL_NCCL: with it, ON (default; its header nccl.h must be found) or OFF (ranks with a GPU each then
-# exchange data through host memory). The library itself is loaded when a job needs it.
-# SHOAL_CUDA_ARCHITECTURES: compute capabilities; PTX of the last one is added, for GPUs that come later.
+# The CUDA backend. SHOAL_CUDA: AUTO (built if nvcc and CUDA's runtime are found and the build has no
+# sanitizer), ON (an error names what is missing) or OFF (default).
+# SHOAL_NCCL, if the backend is built: ON (default; needs the header nccl.h) or OFF (GPUs of
+# different ranks then exchange data through host memory). A job loads the library when it needs it.
+# SHOAL_CUDA_ARCHITECTURES: compute capabilities; PTX of the last one is added, for later GPUs.
 set(SHOAL_CUDA OFF CACHE STRING "build the CUDA backend: AUTO, ON or OFF")
 option(SHOAL_NCCL "NCCL between GPUs, with SHOAL_CUDA" ON)
 set(SHOAL_CUDA_ARCHITECTURES "80;86;89;90" CACHE STRING "compute capabilities to compile for")
 set_property(CACHE SHOAL_CUDA PROPERTY STRINGS AUTO ON OFF)
 
-# shoal_cuda_find(): sets SHOAL_HAS_CUDA, and why not otherwise
+# shoal_cuda_find(): sets SHOAL_HAS_CUDA; `missing` lists what was not found
 macro(shoal_cuda_find)
   set(SHOAL_HAS_CUDA OFF)
   set(missing "")
@@ -46,7 +46,7 @@ else()
 endif()
 
 if(SHOAL_HAS_CUDA)
-  set(CMAKE_CUDA_ARCHITECTURES OFF) # the flags below say them
+  set(CMAKE_CUDA_ARCHITECTURES OFF) # SHOAL_CUDA_FLAGS names them
   enable_language(CUDA)
   set(CMAKE_CUDA_STANDARD 17)
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -lineinfo")
@@ -75,7 +75,8 @@ else()
   message(STATUS "CUDA backend: not built")
 endif()
 
-# shoal_cuda_sources(ROOM FILES...): *.cu of a room; the files that stand in without CUDA and NCCL go.
+# shoal_cuda_sources(ROOM FILES...): adds a room's *.cu files, and removes the files that replace
+# CUDA and NCCL in builds without them.
 function(shoal_cuda_sources room)
   if(NOT SHOAL_HAS_CUDA)
     return()

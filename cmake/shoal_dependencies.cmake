@@ -19,7 +19,7 @@ shoal_pkg(zlib zlib)
 shoal_pkg(zstd libzstd)
 shoal_pkg(lzma liblzma)
 shoal_pkg(microhttpd libmicrohttpd)
-# Whether the library also has its sums for several instruction sets and chooses among them.
+# True if the library has its checksums for several instruction sets and chooses one of them.
 include(CheckCSourceCompiles)
 set(CMAKE_REQUIRED_LIBRARIES PkgConfig::xxhash_pc)
 check_c_source_compiles("

@@ -1,11 +1,11 @@
-# What `cmake --install` puts where: the program, one manual page per command (printed by the program
-# itself, so that they say what --help says), job scripts, the rooms as libraries with their headers,
-# shoal.pc.
+# The files that `cmake --install` installs: the program, manual pages of its commands (printed by
+# the program itself, so that they say what --help says), job scripts, the rooms as libraries with
+# their headers, and shoal.pc.
 include(GNUInstallDirs)
 
 install(TARGETS shoal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
-# OFF where the built program does not start by itself: in a cross build, and in the preset simulate.
+# OFF where the built program cannot run on its own: in a cross build, and in the preset simulate.
 option(SHOAL_MAN_PAGES "let the built program print its manual pages" ON)
 set(pages "")
 set(commands convert inspect quantize pack plan generate score embed rank serve bench status receipt merge)
@@ -23,14 +23,14 @@ endforeach()
 add_custom_target(man ALL DEPENDS ${pages})
 install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 
-# Job scripts: shoal-job beside shoal, what is to be copied and edited apart.
+# Job scripts: shoal-job is installed beside shoal, files to copy and edit in share/shoal/jobs.
 file(GLOB job_scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/jobs/*.sbatch)
 install(PROGRAMS jobs/shoal-job jobs/gpu-rank DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(PROGRAMS jobs/hostfile.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/jobs)
 install(FILES integrations/lm_eval_shoal.py integrations/distill.py DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/integrations)
 install(FILES ${job_scripts} jobs/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/jobs)
 
-# The modulefile names the folder that `cmake --install --prefix` was told, not the configured one.
+# The modulefile names the folder given to `cmake --install --prefix`, not the configured one.
 foreach(name PROJECT_VERSION CMAKE_INSTALL_BINDIR CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_MANDIR
     CMAKE_INSTALL_DATADIR)
   install(CODE "set(${name} \"${${name}}\")")

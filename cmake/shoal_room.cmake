@@ -1,39 +1,41 @@
 # shoal_room(ROOM FOLDER ROOMS_BELOW LIBRARIES): the static library of a folder's *.c files.
 # A folder's subfolder named after an instruction set is compiled with that set's flags; headers are
 # included by their path below src/ ("base/status.h") or as "kernels/kern.h".
-# The folder cuda holds a device's runtime in plain C, always compiled; its *.cu are shoal_cuda.cmake's.
+# The folder cuda holds a device's runtime in plain C, always compiled; shoal_cuda.cmake adds its
+# *.cu files.
 set(SHOAL_ISA_FLAGS_ref "")
 set(SHOAL_ISA_FLAGS_cuda "")
 set(SHOAL_ISA_FLAGS_avx2 "-mavx2;-mfma;-mf16c")
 set(SHOAL_ISA_FLAGS_avx512 "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mfma;-mf16c")
 set(SHOAL_ISA_FLAGS_amx ${SHOAL_ISA_FLAGS_avx512}) # tiles are assembly
 
-# gcc follows each variable through these folders' unrolled bodies for the debugger alone, and that
-# takes up to half of the time to compile them. Lines and functions stay known without it.
+# For debuggers, gcc tracks each variable through these folders' unrolled bodies, which takes up to
+# half of their compile time. Without that, debuggers still know lines and functions.
 if(CMAKE_C_COMPILER_ID STREQUAL GNU)
   foreach(isa avx2 avx512 amx)
     list(APPEND SHOAL_ISA_FLAGS_${isa} -fno-var-tracking)
   endforeach()
 endif()
 
-# Sanitizers: the undefined-behaviour checks multiply the time to compile these folders' unrolled
-# bodies to minutes; kernels/ref, which has the same arithmetic in plain loops, keeps them.
+# Sanitizers: with the undefined-behaviour checks these folders' unrolled bodies take minutes to
+# compile; kernels/ref, which has the same arithmetic in plain loops, keeps them.
 if(SHOAL_SANITIZE MATCHES undefined)
   foreach(isa avx2 avx512 amx)
     list(APPEND SHOAL_ISA_FLAGS_${isa} -fno-sanitize=undefined)
   endforeach()
 endif()
 
-# AddressSanitizer's checks, written out at each access, take most of the time to compile those bodies.
-# In a function of more than 100 accesses they are calls, which check the same.
+# AddressSanitizer's inline checks take most of the time to compile those bodies. In a function of
+# more than 100 accesses they become calls, which check the same.
 if(SHOAL_SANITIZE MATCHES address AND CMAKE_C_COMPILER_ID STREQUAL GNU)
   foreach(isa avx2 avx512 amx)
     list(APPEND SHOAL_ISA_FLAGS_${isa} --param=asan-instrumentation-with-call-threshold=100)
   endforeach()
 endif()
 
-# Sanitized builds lack the copies of kernels/ref for CPUs with FMA (ref.h), without which fmaf is a call and
-# the suites take ten times as long. Such a build runs where it is made, so that CPU is asked.
+# Sanitized builds lack the copies of kernels/ref for CPUs with FMA (ref.h). Without FMA, fmaf is a
+# call and the suites take ten times as long. Such a build runs where it is made, so its flags may
+# follow this CPU.
 if(SHOAL_SANITIZE)
   include(CheckCSourceRuns)
   check_c_source_runs("int main(void) { return !__builtin_cpu_supports(\"fma\"); }" SHOAL_CPU_HAS_FMA)
@@ -42,9 +44,9 @@ if(SHOAL_SANITIZE)
   endif()
 endif()
 
-# The kernels of AVX-512 and AMX take a third of the time to compile a sanitized or a simulated build. Sanitized
-# builds leave them out where this CPU cannot run them (the release build compiles them everywhere), simulated
-# ones because their subject is messages; with -DCMAKE_BUILD_TYPE=Release these measure, and have all kernels.
+# The kernels of AVX-512 and AMX take a third of the compile time of a sanitized or simulated build.
+# A sanitized build leaves them out if this CPU cannot run them. A simulated build tests messages and
+# leaves them out, unless -DCMAKE_BUILD_TYPE=Release makes it a build for measurements.
 set(SHOAL_NO_AVX512 OFF)
 if(SHOAL_SANITIZE)
   check_c_source_runs("int main(void) { return !(__builtin_cpu_supports(\"avx512f\") && __builtin_cpu_supports(\"avx512bw\") &&

@@ -71,9 +71,9 @@ static void turn_help_round(int argc, char **argv)
     argv[2] = help;
 }
 
-/* Opens /dev/null in place of closed standard streams; otherwise the next opened file would take
- * the number and receive what is printed. Each is opened in the wrong direction, so that reading or
- * printing fails. */
+/* Opens /dev/null in place of closed standard streams; otherwise the next opened file would get
+ * that descriptor and receive the printed text. Each is opened in the wrong direction, so that
+ * reading or printing fails. */
 static void hold_streams(void)
 {
     static const int WRONG_WAY[] = {O_WRONLY, O_RDONLY, O_RDONLY};
@@ -106,7 +106,7 @@ static int run_command(int argc, char **argv)
         printf("shoal %s (backends: %s)\n", SHOAL_VERSION, device_backends());
         return 0;
     }
-    const char *name = is_help ? argv[2] : argv[1]; /* help of a command that there is not */
+    const char *name = is_help ? argv[2] : argv[1]; /* help for an unknown command */
     const struct command *command = find_command(name);
     struct config env;
     struct status st = config_read(&env);

@@ -115,8 +115,8 @@ struct arch_family {
     bool renormalise;      /* chosen weights always sum to 1; otherwise "norm_topk_prob" decides */
     bool own_expert_width; /* an expert's F is "moe_intermediate_size"; else intermediate_size */
     bool own_shared_width; /* F of the shared experts is "shared_expert_intermediate_size" */
-    bool counts_shared;    /* or "n_shared_experts" times an expert's F; this field and those of the
-                              chosen weights must be given, because defaults differ */
+    bool counts_shared;    /* or "n_shared_experts" times an expert's F; this, "norm_topk_prob" and
+                              "routed_scaling_factor" must be given, because defaults differ */
     bool num_shared;       /* with counts_shared: the field is "num_shared_experts" */
     bool router_scaling;   /* the scale of chosen weights is "router_scaling_factor"; no groups */
     bool sigmoid_groups;   /* "n_group" must be given, because defaults differ */
@@ -237,7 +237,7 @@ struct arch_swiglu {
 struct arch_attention {
     uint32_t n_heads, n_kv_heads; /* H, G */
     /* KV heads of the layers without a window, a divisor of G; 0: all layers have G. The cache has
-     * G in all layers: each of these heads is there G / n_full_kv_heads times. */
+     * G in all layers: it has each of these heads G / n_full_kv_heads times. */
     uint32_t n_full_kv_heads;
     uint32_t full_dim;  /* elements of a head of q, k and v in the layers without a window; 0:
                            query_dim and value_dim, as in the others. All of them rotate */
@@ -262,15 +262,15 @@ struct arch_attention {
     bool qkv_bias, o_bias;
     float clip_qkv;  /* q, k and v are clamped to [-clip_qkv, clip_qkv]; 0: not clamped */
     float softcap;   /* c in c tanh(score / c); 0: none */
-    uint32_t window; /* sliding window, in positions, of layers that have one; 0: no layer has. In
-                        an encoder as many positions follow the row as stand before it */
+    uint32_t window; /* sliding window, in positions, of layers that have one; 0: no layer has one.
+                        In an encoder it has as many positions after the row as before it */
     bool chunked;    /* the window is a chunk: it begins at the last multiple of `window` */
 };
 
 /* The experts and their router; n_experts 0: a dense model. */
 struct arch_experts {
     uint32_t n_experts, n_chosen, ffn; /* E, K, F of an expert */
-    uint32_t n_zero;     /* the router's last outputs: experts that give back their input */
+    uint32_t n_zero;     /* experts that give back their input: the router's last outputs */
     uint32_t shared_ffn; /* F of all shared experts together; 0: none */
     struct router_rule router;
     bool bias;          /* router and experts have biases */
@@ -346,8 +346,8 @@ static inline bool arch_has_index(const struct arch *m, uint32_t layer)
     return m->index.n_heads > 0 && !m->layer.shares_index[layer];
 }
 
-/* Local. True when the layer needs arrays that the layer before it made, so that both must be in
- * one stage: the chosen positions, or the output of experts. */
+/* Local. True when the layer needs arrays that the layer before it made (the chosen positions, or
+ * the output of experts); both must then be in one stage. */
 static inline bool arch_continues(const struct arch *m, uint32_t layer)
 {
     return m->layer.shares_index[layer] || (m->shortcut && layer % 2 == 1);

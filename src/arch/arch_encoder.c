@@ -12,22 +12,22 @@
 
 /* Fields of any encoder. */
 static const char *const encoder_keys[] = {
-    /* of the training, or read by nothing */
+    /* for training, or read by nothing */
     "attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout",
     "gradient_checkpointing", "output_past",
     /* read by no published code, as are those that begin with pooler_ */
     "rms_norm_eps", "directionality",
-    /* of the scores, which job_rank.c reads */
+    /* for scores; job_rank.c reads them */
     "sbert_ce_default_activation_function", "sentence_transformers"};
 /* Fields of ModernBERT. */
 static const char *const modern_keys[] = {
-    /* of the training, of the head of the training, or of other programs' kernels */
+    /* for training, for the training head, or for other programs' kernels */
     "embedding_dropout", "mlp_dropout", "initializer_cutoff_factor", "decoder_bias",
     "sparse_prediction", "sparse_pred_ignore_index", "deterministic_flash_attn",
     "reference_compile", "repad_logits_with_grad", "cls_token_id",
     /* of BERT; published, and read by nothing */
     "layer_norm_eps", "hidden_act", "position_embedding_type", "type_vocab_size",
-    /* of the scores, which job_rank.c reads */
+    /* for scores; job_rank.c reads them */
     "classifier_pooling", "classifier_bias", "classifier_activation"};
 
 static bool is_among(const char *key, const char *const *keys, size_t n)
@@ -45,7 +45,7 @@ bool arch_encoder_ignores(const struct arch_family *f, const char *key)
            strncmp(key, "pooler_", strlen("pooler_")) == 0;
 }
 
-/* Leaves out the positions up to that of padding, which no text has. */
+/* Subtracts from the context the positions up to that of padding, which no text has. */
 static struct status leave_positions(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -71,7 +71,7 @@ static struct status derive_bert(struct arch_reading *r)
     return status_ok();
 }
 
-/* Refuses fields by which transformers changes the window, or RoPE of both kinds of layers. */
+/* Refuses fields by which transformers changes the window, or the RoPE of both kinds of layers. */
 static struct status derive_modern(struct arch_reading *r)
 {
     struct arch *m = &r->m;

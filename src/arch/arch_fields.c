@@ -492,7 +492,7 @@ static const struct arch_field fields[] = {
     {.key = "initializer_range", .type = FIELD_INERT},
     {.key = "embedding_initializer_range", .type = FIELD_INERT},
     {.key = "initial_context_length",
-     .type = FIELD_INERT}, /* of the training; rope_scaling has it too */
+     .type = FIELD_INERT}, /* for training; rope_scaling has it too */
     {.key = "attention_dropout", .type = FIELD_INERT},
     {.key = "hidden_dropout", .type = FIELD_INERT},
     {.key = "residual_dropout", .type = FIELD_INERT},

@@ -1,4 +1,4 @@
-/* A row of the table of config.json's fields, which stands in arch_fields.c and is read by
+/* A row of the table of config.json's fields, which is in arch_fields.c and is read by
  * arch_fields_read.c. Private to this folder. */
 #ifndef SHOAL_ARCH_ARCH_FIELDS_PRIVATE_H
 #define SHOAL_ARCH_ARCH_FIELDS_PRIVATE_H
@@ -23,7 +23,7 @@ struct arch_field {
     enum arch_field_type type;
     bool required, may_be_zero;
     bool refused_elsewhere; /* a family whose `only` is false refuses the field, unless it is off
-                               (arch_field_is_off), or it and `otherwise` are 1 */
+                               (arch_field_is_off), or its value and `otherwise` are both 1 */
     size_t at;              /* offset in struct arch_reading */
     double above, most;
     double otherwise; /* value when the field is absent; 0: the member keeps its value */

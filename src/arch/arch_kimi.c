@@ -199,7 +199,7 @@ static struct status take_groups(struct arch_reading *r)
     struct arch *m = &r->m;
     if (r->node.layer_types != NULL) return take_types(r, false);
     if (r->pattern.group_size == 0) return arch_field_missing(r, "layer_group_size");
-    /* programs differ in the layers behind the last group */
+    /* programs differ in the layers after the last whole group */
     if (m->n_layers % r->pattern.group_size != 0)
         return status_make(STATUS_INPUT,
                            "%s: layer_group_size: expected a divisor of the %u layers, found %u",
@@ -209,8 +209,8 @@ static struct status take_groups(struct arch_reading *r)
     return status_ok();
 }
 
-/* Sets the sizes of Ling's delta rule. transformers writes them under names of their own, and other
- * values under the publisher's. */
+/* Sets the sizes of Ling's delta rule. transformers writes them under names of its own, which are
+ * read first; under the publisher's names it writes other values. */
 static struct status take_ling_sizes(struct arch_reading *r)
 {
     struct arch_delta *d = &r->m.delta;

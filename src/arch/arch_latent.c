@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* The published code of latent attention scales the scores by mscale_all_dim with every rule;
- * shoal does with yarn. */
+/* The published code of latent attention scales the scores by mscale_all_dim under every rule;
+ * shoal does so only under yarn. */
 static struct status check_latent_scale(const struct arch_reading *r, const struct js_node *rope)
 {
     const char *rule = arch_rope_rule(rope);

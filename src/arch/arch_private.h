@@ -94,7 +94,8 @@ struct status arch_field_missing(const struct arch_reading *r, const char *key);
  * that its published code reads in another way. Errors: STATUS_INPUT. */
 struct status arch_derive_latent(struct arch_reading *r);
 
-/* arch_special.c. Local. Derives the features of families like Gemma: GEGLU, softcaps, scales. */
+/* arch_special.c. Local. Derives the features of families like Gemma: GEGLU, softcaps, scales.
+ * Errors: STATUS_INPUT. */
 struct status arch_derive_gemma(struct arch_reading *r);
 
 /* arch_special.c. Local. For BitNet: the norm of attention's output has hidden_size elements, so
@@ -162,10 +163,12 @@ struct status arch_derive_typed_mlps(struct arch_reading *r);
  */
 struct status arch_derive_growth(struct arch_reading *r);
 
-/* Local. For LongRoPE: limits the context to that for which the short factors hold. */
+/* Local. For LongRoPE: limits the context to that for which the short factors hold. Errors:
+ * STATUS_INPUT. */
 struct status arch_derive_longrope(struct arch_reading *r);
 
-/* Local. Reads experts' fields that have other names, before the fields are checked. */
+/* Local. Reads experts' fields that have other names, before the fields are checked. Errors:
+ * STATUS_INPUT. */
 struct status arch_derive_experts(struct arch_reading *r);
 
 /* arch_rope_fields.c. Local. Returns the rule of a RoPE object, such as "yarn", under either of its

@@ -300,7 +300,7 @@ static struct status make_divided(const struct rope *r, struct arch_rope *out)
     return status_ok();
 }
 
-/* Makes plain frequencies for the first part of the elements, and 0 for the others (Gemma-4). */
+/* Makes plain / factor for the first part of the elements, and 0 for the others (Gemma-4). */
 static struct status make_proportional(const struct rope *r, struct arch_rope *out)
 {
     const double part = number_or(r->scaling, "partial_rotary_factor", 1);

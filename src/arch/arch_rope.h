@@ -19,8 +19,8 @@ enum { ARCH_ROPE_MAX = 65536 };
  * K-blocks; 0 when the config does not give it. */
 uint32_t arch_value_dim(const struct js_node *config);
 
-/* Local. As arch_value_dim, for layers without a window in a family where their heads are of
- * another width, and sets the number of heads; 0: the config does not give it. */
+/* Local. As arch_value_dim, for layers without a window in a family where these have heads of
+ * another width; also sets *n_heads to their number. Returns 0 when the config does not give it. */
 uint32_t arch_full_dim(const struct js_node *config, uint64_t *n_heads);
 
 /* Local. As arch_value_dim, for recurrent layers: the value heads of one key head together, or one
@@ -42,10 +42,10 @@ struct arch_rope {
  *     linear   plain / factor                                  (Chen et al. 2023)
  *     llama3   by wavelength: plain, plain / factor, or between (Llama 3.1)
  *     frequency_factors   plain / factors[i]                   (GGUF's Llama 3)
- *     yarn     a ramp from plain / factor to plain; sets both factors (Peng et al. 2023)
+ *     yarn     a ramp from plain to plain / factor; sets both factors (Peng et al. 2023)
  *     longrope (also "su")   plain / short_factor[i]        (Ding et al. 2024)
  *     dynamic  plain, with theta * alpha^(d / (d - 2))         (Hunyuan)
- *     proportional   plain for the first partial_rotary_factor of d = head_dim, then 0 (Gemma-4)
+ *     proportional   plain / factor for the first part of d = head_dim, then 0 (Gemma-4)
  * out->n = 0 without an error when the config has no attention shape or names another rule. Errors:
  * STATUS_INPUT names a field of a known rule whose value makes no sense; STATUS_MEMORY. */
 struct status arch_rope_make(const struct js_node *config, struct arch_rope *out);

@@ -6,8 +6,8 @@
 
 #include <stdbool.h>
 
-/* Local. Decodes n characters and appends the bytes; errors stay in `out` (strbuf_status). False:
- * they are not base64, or there are none. */
+/* Local. Decodes n characters and appends the bytes; errors stay in `out` (strbuf_status). False
+ * when the characters are not base64, or n is 0. */
 bool base64_decode(const char *text, size_t n, struct strbuf *out);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Local. Returns the nanoseconds that the calling thread has computed. */
+/* Local. Returns the CPU time of the calling thread, in nanoseconds. */
 static inline uint64_t clock_thread_ns(void)
 {
     struct timespec t;

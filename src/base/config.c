@@ -29,7 +29,7 @@ static bool is_launched(void)
     return false;
 }
 
-/* Writes the name that the batch system gives this job, for people. */
+/* Writes the batch system's name and id of this job, for people; "" outside a batch job. */
 static void read_job(char *out, size_t n_bytes)
 {
     static const char *const names[][2] = {{"SLURM_JOB_ID", "Slurm"},  {"PBS_JOBID", "PBS"},

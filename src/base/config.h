@@ -1,6 +1,6 @@
 /* Reads the environment; nothing else in shoal calls getenv.
  *   SHOAL_KERNELS     "ref", "avx2", "avx512" or "amx": the instruction set (default: the best)
- *   SHOAL_CPU         the same names: instruction sets above it are treated as absent (for tests)
+ *   SHOAL_CPU         the same names: instruction sets above the named one count as absent (tests)
  *   OMP_NUM_THREADS   compute threads per rank, the first number of a list such as "8,2"
  *                     (default: this rank's share of its cores)
  *   SLURM_JOB_ID      the Slurm job; shoal drains before its time limit

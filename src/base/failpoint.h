@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #define FAILPOINT_LIST(X)                                                                          \
-    X(LOAD, "load")                     /* before weights are read, or experts that move */        \
+    X(LOAD, "load")                     /* before weights, or moving experts, are read */          \
     X(JOURNAL_WRITE, "journal_write")   /* half of a group of records is written */                \
     X(JOURNAL_FSYNC, "journal_fsync")   /* the records are written, not yet durable */             \
     X(JOURNAL_RENAME, "journal_rename") /* a new journal is complete and not yet in its place */   \

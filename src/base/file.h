@@ -11,9 +11,9 @@
  * Errors: STATUS_INPUT names the path and why (missing, a FIFO, too large); STATUS_MEMORY. */
 struct status file_read(const char *path, size_t max_bytes, char **out, size_t *n);
 
-/* Local. As open(2), but opens regular files only, and never waits, as open(2) does for a FIFO that
- * nobody writes. flags: also O_CREAT, whose mode is 0666; O_CLOEXEC is added. On failure
- * returns -1 and sets errno (EINVAL: it is no regular file). */
+/* Local. As open(2), but opens regular files only, and never waits (open(2) does for a FIFO without
+ * a writer). flags: also O_CREAT, whose mode is 0666; O_CLOEXEC is added. On failure returns -1 and
+ * sets errno (EINVAL: it is no regular file). */
 int file_open_regular(const char *path, int flags);
 
 /* Local. As fopen(path, "we"), but opens regular files only and never waits (file_open_regular). */

@@ -1,6 +1,6 @@
 /* A lease is a small text file beside a file that a job writes. It names the writing process: host,
- * kernel, pid, launcher, batch job. Makes, reads and judges leases; file_claims.c takes and renews
- * them.
+ * kernel, pid, launcher, batch job. file_lease.c makes, reads and judges leases, file_claims.c
+ * takes and renews them.
  *
  * A lock alone does not reach every host (NFS mounted with nolock or local_lock, Lustre with
  * localflock). A lease alone cannot tell at once that its owner was killed. So both are used:

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A js_node is jansson's json_t; a document is its root, of which it owns the one reference. */
+/* A js_node is a json_t of jansson; a js_doc is the root node, and owns its only reference. */
 static json_t *as_json(const struct js_node *node)
 {
     union {
@@ -53,7 +53,7 @@ static struct status json_parse(const char *text, size_t n, const char *what, st
     }
     if (root == NULL) {
         *has_large_number = json_error_code(&error) == json_error_numeric_overflow;
-        if (memchr(text, '\n', n) == NULL) /* a line of a file has a number of its own there */
+        if (memchr(text, '\n', n) == NULL) /* one line: its caller knows the line number */
             return status_make(STATUS_INPUT, "%s: column %d: %s", what, error.column, error.text);
         return status_make(STATUS_INPUT, "%s: line %d, column %d: %s", what, error.line,
                            error.column, error.text);
@@ -74,7 +74,7 @@ static const char *skip_digits(const char *c)
     return c;
 }
 
-/* True when the NUL-terminated text is a number of JSON (RFC 8259, section 6). */
+/* True when the NUL-terminated text is a JSON number (RFC 8259, section 6). */
 static bool is_number(const char *c)
 {
     if (*c == '-') c++;

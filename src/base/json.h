@@ -27,8 +27,8 @@ struct js_node; /* borrowed, lives as long as its document */
 struct status js_parse(const char *text, size_t n, const char *what, struct js_doc **out);
 
 /* Local. As js_parse, but a number too large is no error: an integer beyond 64 bits becomes the
- * nearest real number, a number beyond all doubles the largest one of its sign, and *is_rounded is
- * set. Errors: as js_parse. */
+ * nearest real number, a number beyond the range of doubles the largest double of its sign.
+ * *is_rounded says whether any did. Errors: as js_parse. */
 struct status js_parse_rounding(const char *text, size_t n, const char *what, struct js_doc **out,
                                 bool *is_rounded);
 void js_destroy(struct js_doc **doc);

@@ -1,4 +1,4 @@
-/* Places the arrays greedily by size. */
+/* Places arrays greedily, the largest first. */
 #include "base/lifetimes.h"
 
 #include <assert.h>

@@ -14,7 +14,7 @@
 enum { BENCH_DISK_BLOCK = 16 << 20 /* the largest block */ };
 
 /* How a file is read: from the disk past the file cache; from the disk through it; or from memory
- * (tmpfs, ramfs), so that no disk is measured. */
+ * (tmpfs, ramfs), so no disk is measured. */
 enum bench_disk_way { BENCH_DISK_DIRECT, BENCH_DISK_CACHED, BENCH_DISK_MEMORY };
 
 /* A rank's part of a file, a multiple of BENCH_DISK_BLOCK. */

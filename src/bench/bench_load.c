@@ -161,7 +161,7 @@ struct status bench_load_run(struct job *j)
     double *seconds = NULL; /* [3][n]: plain read, load, plain read / load */
     struct status st = mem_alloc(&seconds, (size_t)3 * n, sizeof *seconds, "turns");
     TRY(comm_agree(j->comm, st));
-    weights_destroy(&j->weights); /* a host need not hold two copies of a giant */
+    weights_destroy(&j->weights); /* a host need not hold two copies of a large model */
     comm_barrier(j->comm, COMM_WORLD);
     for (uint32_t i = 0; i < o->flags.n_warmup + n; i++) {
         double plain = 0, load = 0;

@@ -1,4 +1,4 @@
-/* The link between the hosts of rank 0 and of another rank. The other ranks wait. */
+/* Measures the link between the hosts of rank 0 and of another rank, while the other ranks wait. */
 #include "bench/bench_node.h"
 
 #include "base/mem.h"

@@ -66,8 +66,8 @@ struct status calibrate_layout(const struct layout_model *m, uint32_t n_ranks, s
 
 /* **Collective (world)**. Passes to the sink each tensor of the layers that is quantized or
  * changed; the caller copies or rounds all others. Errors, the same on all ranks: STATUS_USAGE (a
- * source that is already quantized; a model with recurrent layers or layers that share an index; an
- * empty calibration set), STATUS_INPUT (values that are not finite), STATUS_MEMORY, the sink's. */
+ * source that is already quantized; an architecture that calibration does not implement; an empty
+ * calibration set), STATUS_INPUT (values that are not finite), STATUS_MEMORY, the sink's. */
 struct status calibrate_run(const struct calibrate_options *o, struct calibrate_report *report);
 
 /* One tensor's measured sensitivity. */
@@ -76,9 +76,9 @@ struct calibrate_error {
     double error[8];                  /* of RTN in each given format: output error / energy */
 };
 
-/* **Collective (world)**. Measures the output error, under RTN in each of n_formats (at most
- * CALIBRATE_FORMATS_MAX), of every linear of the layers for which format_of names a format, on the
- * activations of the unquantized model. *out [*n], in the order of the layers, is freed with
+/* **Collective (world)**. For every linear of the layers for which format_of names a format,
+ * measures the output error of RTN in each of n_formats formats (at most CALIBRATE_FORMATS_MAX), on
+ * the activations of the unquantized model. *out [*n], in the order of the layers, is freed with
  * mem_free. Errors: as calibrate_run, without the sink's. */
 struct status calibrate_sensitivity(const struct calibrate_options *o,
                                     const struct quant_format *formats, uint32_t n_formats,

@@ -11,7 +11,7 @@
 /* The result of a quantization. */
 struct quantize_result {
     uint64_t n_quantized,
-        n_kept; /* tensors; n_kept counts also those converted to another float type */
+        n_kept; /* tensors; n_kept also counts those converted to another float type */
     uint64_t n_elems, n_bytes; /* written elements and bytes of all tensors */
     uint64_t n_overflowed;     /* finite values that became infinite in a narrower float type */
     uint64_t n_again; /* of n_quantized: tensors that were already quantized, in another format */

@@ -1,4 +1,4 @@
-/* shoal diagnose: finds faults of these hosts that would slow a job down or end it. */
+/* shoal diagnose: finds faults of the hosts it runs on that would slow a job down or end it. */
 #ifndef SHOAL_DIAGNOSE_DIAGNOSE_H
 #define SHOAL_DIAGNOSE_DIAGNOSE_H
 

@@ -38,7 +38,7 @@ struct facts_system {
     double modules_gbs;   /* the most that they can give together, in GB/s */
 };
 
-/* Measurements of a host, by all its ranks together. */
+/* Measurements of a host: read_gbs is the sum over its ranks, the rest is from its first rank. */
 struct facts_measured {
     double read_gbs;                   /* reads from memory */
     double others_cores, stolen_cores; /* cores busy with other processes; kept by the hypervisor */

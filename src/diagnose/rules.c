@@ -235,8 +235,8 @@ static bool port_down(const struct host *h, struct finding *out)
     return false;
 }
 
-/* Whether a measured member is far below that of most other hosts; *mean = the mean of the
- * others. */
+/* True when the host's measurement at `offset` is far below that of most other hosts; *mean is the
+ * mean of the others. */
 static bool below_others(const struct host *h, size_t offset, double *mine, double *mean)
 {
     uint32_t n = 0, n_far_above = 0;

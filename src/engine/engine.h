@@ -64,11 +64,11 @@ struct status engine_submit(struct engine *e, const struct step_plan *plan);
  * *out (initialized by the caller). Errors: STATUS_BUG, STATUS_MEMORY. */
 struct status engine_collect(struct engine *e, int32_t replica, struct step_result *out);
 
-/* All ranks but the lead: runs steps until a plan of another kind comes: *end. After
- * PLAN_MOVE_EXPERTS the caller moves the experts and calls it again. */
+/* All ranks but the lead: runs steps until a plan of another kind comes, and sets *end to its kind.
+ * After PLAN_MOVE_EXPERTS the caller moves the experts and calls it again. */
 struct status engine_follow(struct engine *e, enum plan_kind *end);
 
-/* Local, between steps. Takes note that the experts of the layout have other places. Errors:
+/* Local, between steps. Takes note that the places of the layout's experts have changed. Errors:
  * STATUS_MEMORY. */
 struct status engine_take_places(struct engine *e);
 

@@ -305,7 +305,7 @@ struct status engine_normed_rows(struct engine *e, const struct hidden *h, const
     return device_status(e->o.kern->device);
 }
 
-/* Adds row x [n] to a pool, without the values that the grid cannot hold. Returns their number. */
+/* Adds row x [n] to a pool, except values that the grid cannot hold. Returns how many these are. */
 static int64_t pool_row(const float *x, size_t n, int64_t *pool)
 {
     int64_t n_bad = 0;

@@ -1,5 +1,4 @@
-/* Sends the rows that --save-hidden saves from the stages that compute them to the lead, which puts
- * together the rows of a replica's stages.
+/* Sends the rows that --save-hidden saves to the lead, which joins the layers of each replica.
  *
  *   message of a stage   [rows that the plan asks for, the stage's saved layers, D] values of the
  *                        saved type; layers in the order of o.hidden->at. No rows: no message

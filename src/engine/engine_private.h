@@ -16,8 +16,8 @@ struct outgoing_plan {
     struct comm_request *sends; /* [pp] */
 };
 
-/* Memory for the guesses of a prediction layer in a step. rows, wants and got mean what they mean
- * in struct engine. [max_rows] each; NULL: the model has no prediction layer. */
+/* Memory for the guesses of a prediction layer in a step. rows, wants and got are as in struct
+ * engine. [max_rows] each; NULL: the model has no prediction layer. */
 struct engine_guesses {
     int32_t *next; /* the token after each row */
     size_t *rows;
@@ -163,7 +163,7 @@ struct status engine_collect_moved(struct engine *e, int32_t replica, struct ste
 struct status engine_create_hidden(struct engine *e);
 void engine_destroy_hidden(struct engine *e);
 
-/* Local. Sends the rows of this stage's saved layers that the batch asks for to the lead. Must come
+/* Local. Sends to the lead the rows of this stage's saved layers that the batch asks for. Must come
  * after the stage's layers, and on the last stage after the result. Errors: STATUS_MEMORY, the
  * device's. */
 struct status engine_send_hidden(struct engine *e, const struct batch *b, const struct hidden *h);

@@ -92,7 +92,7 @@ static bool in_limits(const struct flag *f, double value)
     return (f->least == 0 && f->most == 0) || (value >= f->least && value <= f->most);
 }
 
-/* Whether the text is digits with an optional sign and nothing else: no blanks, no hexadecimal. */
+/* True when the text is only digits with an optional sign: no blanks, no hexadecimal. */
 static bool is_decimal(const char *text)
 {
     const char *digits = *text == '-' || *text == '+' ? text + 1 : text;

@@ -50,7 +50,7 @@ struct flag_list {
     size_t n;
 };
 
-/* Whether a flag changes a row's bytes, so that a journal keeps its value as "--name=value". */
+/* Whether a flag changes a row's bytes; a journal then keeps its value as "--name=value". */
 enum flag_journal {
     JOURNAL_NOT,       /* it changes no byte */
     JOURNAL_ALWAYS,    /* kept */

@@ -41,7 +41,7 @@ enum plan_move_kind {
     PLAN_MOVE_OUT, /* copy the block to the slot */
     PLAN_MOVE_IN,  /* read the slot into the block, during this and later steps */
     PLAN_MOVE_PUT, /* copy the block to the prefix store, under its key */
-    PLAN_MOVE_GET, /* read it from the prefix store, as PLAN_MOVE_IN does */
+    PLAN_MOVE_GET, /* read the block from the prefix store, as PLAN_MOVE_IN does */
     PLAN_MOVE_ASK  /* after the step, report the replica's reads from read number `slot` on; if
                       `block` is 1, wait until all of them have ended */
 };

@@ -1,7 +1,7 @@
 /* Computes tokens and scores from logits in a device's memory, for rows that need nothing else. The
  * results have the same bytes as those of vocab_parallel.c on the host. Only a few numbers per row
- * are copied to the host; whole rows are if they are drawn over several ranks without NCCL. Called
- * by vocab_parallel.c only. */
+ * are copied to the host; whole rows only when they are drawn over several ranks without NCCL.
+ * Called by vocab_parallel.c only. */
 #ifndef SHOAL_SAMPLE_DRAW_DEVICE_H
 #define SHOAL_SAMPLE_DRAW_DEVICE_H
 
@@ -19,8 +19,8 @@ void draw_device_destroy(struct draw_device **d);
  * may be drawn (adjust.allowed). */
 bool draw_device_serves(const struct vocab_want *wants, size_t n_rows);
 
-/* **Collective (TP)**. Finds the results got [n_rows]. logits: an array [n_rows, shard], which is
- * changed; wants: equal on all tp ranks. Errors: STATUS_MEMORY, and the status of the device. */
+/* **Collective (TP)**. Computes the results got [n_rows]. logits: an array [n_rows, shard], which
+ * is changed; wants: equal on all tp ranks. Errors: STATUS_MEMORY, and the status of the device. */
 struct status draw_device_run(struct draw_device *d, float *logits, const struct vocab_want *wants,
                               size_t n_rows, struct vocab_got *got);
 

@@ -19,7 +19,7 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
                                     const float *head_bias, struct vocab_parallel **out);
 void vocab_parallel_destroy(struct vocab_parallel **v);
 
-/* **Collective (TP)**. Finds the results got [n_rows]. x [n_rows, D] (normed), equal on all tp
+/* **Collective (TP)**. Computes the results got [n_rows]. x [n_rows, D] (normed), equal on all tp
  * ranks; head: this rank's rows of the vocabulary. The logits of PLAN_LOGITS rows are appended to
  * `logits` on tp rank 0, in order. vocab_want.adjust changes only what is drawn: log-probabilities
  * and appended logits are those of the model. Errors: STATUS_MEMORY, the device's. */

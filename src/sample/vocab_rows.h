@@ -1,5 +1,5 @@
-/* The wants and the results of rows of logits, for vocab_parallel.h, and for draw_device.h when the
- * logits are on a device. */
+/* The requests for rows of logits, and their results, for vocab_parallel.h, and for draw_device.h
+ * when the logits are on a device. */
 #ifndef SHOAL_SAMPLE_VOCAB_ROWS_H
 #define SHOAL_SAMPLE_VOCAB_ROWS_H
 
@@ -16,7 +16,7 @@ struct vocab_want {
     struct pick_options pick; /* PLAN_SAMPLE; temperature 0: greedy */
     struct adjust adjust;     /* PLAN_SAMPLE: changes of the logits, for the draw only */
     int32_t n_top;            /* number of largest log-probabilities that are wanted */
-    struct plan_top *tops;    /* [n_top] these, written on tp rank 0; the ids are -1 where the
+    struct plan_top *tops;    /* [n_top] the result, written on tp rank 0; the ids are -1 where the
                                  vocabulary has fewer, and all of them in a row with n_bad > 0 */
 };
 

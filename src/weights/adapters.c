@@ -246,7 +246,7 @@ static struct status take_leaves(const struct adapter_loading *ld, const struct 
 }
 
 /* Cuts a tensor as its linear is cut, and sets the shape of its place in the adapter's layer, if
- * this rank has one. */
+ * this rank holds a part of it. */
 static struct status target_cut(struct adapter_loading *ld, struct adapter_target *t)
 {
     const struct weight_spec s = weights_slab(&ld->cut, t->linear);

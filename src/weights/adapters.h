@@ -21,10 +21,10 @@ enum adapter_site {
     ADAPTER_SITE_COUNT
 };
 
-/* Both f32. Rows of B are in the order of the model's checkpoint (arch_rope_in_pairs). Where the
- * adapter leaves the linear alone, or this rank holds none of its outputs (q, k, v, gate, up), both
- * are zeros. If the layout cuts row-parallel linears by outputs (layout.cuts_outputs), A of o and
- * down has all inputs, so no rank needs another's sums. */
+/* a and b are f32. Rows of B are in the order of the model's checkpoint (arch_rope_in_pairs). Where
+ * the adapter leaves the linear alone, or this rank holds none of its outputs (q, k, v, gate, up),
+ * both are zeros. If the layout cuts row-parallel linears by outputs (layout.cuts_outputs), A of o
+ * and down has all inputs, so no rank needs another's sums. */
 struct adapter_linear {
     uint32_t rank;   /* r; 0: none; the same on all ranks */
     struct packed a; /* q, k, v, gate, up: [r, D]; o and down: [r, the weight's inputs on this
@@ -59,12 +59,11 @@ struct adapter_file {
     const char *name, *path;
 };
 
-/* **Collective (world)**. Loads n adapters for the place of `base`, whose layers alone are read; on
- * the CPU, which the caller has checked. from->ckpt is the model's, from which A of o and down has
- * its K-blocks. The files' names are borrowed and outlive the adapters. Errors, the same on all
- * ranks: STATUS_INPUT (not an adapter's checkpoint; a tensor of a layer or linear that the model
- * does not have or that cannot be adapted, by name; another shape; ranks with different files),
- * STATUS_IO, STATUS_MEMORY. */
+/* **Collective (world)**. Loads n adapters for the layers of `base`; on the CPU, which the caller
+ * has checked. from->ckpt is the model's, and gives A of o and down its K-blocks. The files' names
+ * are borrowed and outlive the adapters. Errors, the same on all ranks: STATUS_INPUT (not an
+ * adapter's checkpoint; a tensor of a layer or linear that the model does not have or that cannot
+ * be adapted, by name; another shape; ranks with different files), STATUS_IO, STATUS_MEMORY. */
 struct status adapters_load(const struct weights_source *from, const struct weights *base,
                             const struct adapter_file *files, size_t n, struct adapters **out);
 

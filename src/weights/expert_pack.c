@@ -10,7 +10,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* One layer's experts, cut for one of the ranks that share each of them. */
+/* One layer's experts, cut for one of the ranks that share each expert. */
 struct slabs {
     struct weight_spec spec[EXPERT_MATRIX_COUNT];
     const struct ckpt_tensor *tensor[EXPERT_MATRIX_COUNT];
@@ -209,7 +209,7 @@ struct status expert_pack_make(const struct weights_source *from, const char *pa
 
 /* --- a rank's stream ---------------------------------------------------------------------- */
 
-/* Adds the MoE layers of the stage, and tells their weights of the stream. */
+/* Adds the MoE layers of the stage, and sets the stream in their weights. */
 static struct status add_layers(struct expert_stream *s, struct weights *w,
                                 const struct weights_source *from)
 {

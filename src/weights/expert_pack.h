@@ -16,8 +16,8 @@ struct status expert_pack_sizes_of(const struct weights_source *from,
                                    struct expert_pack_sizes *out);
 
 /* Local. Makes `path` from the checkpoint, if there is none yet, with the threads of from->comm's
- * team: window by window of at most window_bytes, or one expert. An existing file is only checked.
- * Errors: expert_file.h's, loader_run's. */
+ * team: in windows of at most window_bytes, but at least one expert. An existing file is only
+ * checked. Errors: expert_file.h's, loader_run's. */
 struct status expert_pack_make(const struct weights_source *from, const char *path,
                                size_t window_bytes);
 

@@ -1,5 +1,5 @@
-/* Where the arrays of one expert stand in its bytes: gate, up and down, each as codes (or
- * elements), scales and zeros, aligned for the kernels. The packed copy of the experts
+/* The offsets of one expert's arrays in its bytes: gate, up and down, each as codes (or elements),
+ * scales and zeros, aligned for the kernels. The packed copy of the experts
  * (checkpoint/file/expert_file.h) has this form, and so has the memory that it is read into.
  * Private to src/weights. */
 #ifndef SHOAL_WEIGHTS_EXPERT_SHAPE_H

@@ -44,8 +44,8 @@ struct expert_stream_stats {
                                   read when their block began */
     uint64_t n_rows;           /* rows of these experts */
     uint64_t n_blocks;         /* calls of begin with at least one need */
-    uint64_t wait_ns;          /* that the caller waited for the disk */
-    uint64_t cpu_ns;           /* that the reader computed: reads, and checksums */
+    uint64_t wait_ns;          /* the caller's wait for the disk */
+    uint64_t cpu_ns;           /* the reader's CPU time, for reads and checksums */
     uint64_t held_bytes;       /* memory for experts */
 };
 

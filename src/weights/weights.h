@@ -14,8 +14,8 @@
 
 /* Local. Describes m for the layout, with the K-blocks and formats that the checkpoint stores;
  * borrows m. Errors: STATUS_INPUT when a tensor that the model needs is missing or has another
- * shape, or when the file has a tensor that the model does not know (a bias, say): nothing is
- * ignored. STATUS_MEMORY. */
+ * shape, or when the file has a tensor that the model does not know (a bias, say), except some that
+ * no forward pass reads. STATUS_MEMORY. */
 struct status weights_check(const struct arch *m, const struct ckpt *c, struct layout_model *out);
 
 /* Local. True when the checkpoint has the prediction layer that the model may have. */
@@ -58,8 +58,8 @@ struct weights {
 };
 
 /* The weights to load. All pointers are borrowed; kern outlives the weights. If the layout lends
- * experts, they stand in comm's COMM_LANE_EXPERTS, so comm also outlives the weights, and there is
- * only one such set per comm. */
+ * experts, they are in comm's COMM_LANE_EXPERTS, so comm also outlives the weights, and a comm
+ * serves only one such set. */
 struct weights_source {
     const struct arch *model;
     const struct layout *layout;
@@ -83,8 +83,8 @@ struct weights_source {
 struct status weights_load(const struct weights_source *from, struct weights **out,
                            struct loader_stats *stats);
 /* **Collective (world)**, between two steps. Moves experts to the places of `to`, of the same
- * layout and with as many places: reads each expert that is new at a place of this rank from the
- * checkpoint, into the memory of the expert that was there. `from` is as for weights_load, w its
+ * layout and with as many places: reads from the checkpoint each expert that is new at a place of
+ * this rank, into the memory of the expert that was there. `from` is as for weights_load, w its
  * result; the weights are on the CPU and do not stream. The caller then copies `to` to
  * from->layout->expert_places (expert_places_take). *stats counts what was read. Errors, the same
  * on all ranks: STATUS_INPUT, STATUS_IO, STATUS_MEMORY; then the weights cannot be used any more.

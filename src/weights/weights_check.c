@@ -1,5 +1,5 @@
 /* Checks a checkpoint against the model: every tensor that the model needs is there and has its
- * shape, and there is no tensor that the model does not know. */
+ * shape, and no forward pass reads any other tensor. */
 #include "weights/weights.h"
 
 #include "base/mem.h"

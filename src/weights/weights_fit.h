@@ -15,11 +15,11 @@ struct weights_fit {
 };
 
 /* Local. Chooses the layout within the budget (layout_choose): with all weights in memory, or with
- * streamed experts, which it notes in model->streams_experts. For these it also chooses
- * budget->step_tokens, unless given: the largest step of 4,096, 2,048, ... 64 rows that
- * fits, because an expert that is read serves all rows of the step. Where budget->rank_bytes bounds
- * the memory, a quarter of it is left to KV cache and experts. Errors: layout_choose's;
- * STATUS_USAGE when streaming is asked for and is not possible. */
+ * streamed experts; sets model->streams_experts. For streamed experts it also chooses
+ * budget->step_tokens, unless given: the largest step of 4,096, 2,048, ... 64 rows that fits,
+ * because an expert that is read serves all rows of the step. Where budget->rank_bytes bounds the
+ * memory, a quarter of it is left to KV cache and experts. Errors: layout_choose's; STATUS_USAGE
+ * when streaming is asked for and is not possible. */
 struct status weights_fit_layout(const struct weights_fit *f, struct layout_model *model,
                                  struct layout_budget *budget, struct layout *out, uint32_t *order,
                                  bool *fits);

@@ -5,7 +5,7 @@
 
 #include "options/flags.h"
 
-/* AUTO: in memory if all of them fit the bound of --memory (without it there is no bound); else the
+/* AUTO: all weights in memory if they fit the bound of --memory (none by default); otherwise the
  * experts stream from disk. */
 enum weights_place { WEIGHTS_AUTO, WEIGHTS_RESIDENT, WEIGHTS_STREAM };
 #define WEIGHTS_PLACE_WORDS                                                                        \

@@ -39,7 +39,7 @@ static const void *here(const struct exchange *x, uint32_t rank, const void *the
     return there == NULL ? NULL : lane_of(x, rank) + ((uintptr_t)there - x->lanes[rank]);
 }
 
-/* Writes the other ranks' experts before and after this rank's, `experts`, at their places. */
+/* Writes the other ranks' experts at their places, before and after this rank's own (`experts`). */
 static void take_others(const struct exchange *x, struct packed *experts)
 {
     const uint32_t rank = (uint32_t)comm_rank(x->c, COMM_EP);

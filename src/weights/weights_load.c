@@ -78,7 +78,7 @@ static struct status keep_experts(struct weights *w, void *out, size_t n_bytes)
 
 typedef struct status keep_fn(struct weights *w, void *out, size_t n_bytes);
 
-/* Where the weights of a role stand: a vector's pointer, a matrix, or the pointer to the experts'
+/* The place of a role's weights: a vector's pointer, a matrix, or the pointer to the experts'
  * matrices. */
 struct place {
     enum { NOWHERE, OF_MODEL, OF_LAYER } owner;
@@ -447,7 +447,7 @@ static struct status weights_load_prepare(struct loading *ld, const struct arch 
     if (m->local_rope) TRY(keep_frequencies(ld, true, local, n, &w->local_inv_freq));
     w->rope_factors = ckpt_rope_factors(ld->c);
     if (m->attn.kv_lora == 0)
-        w->rope_factors.softmax = 1; /* YaRN's mscale_all_dim is of latents alone */
+        w->rope_factors.softmax = 1; /* only latent attention uses YaRN's mscale_all_dim */
     TRY(weights_list(l, w->place, add_target, ld));
     TRY(make_zero_biases(ld, m));
     for (uint32_t i = 0; m->gate == GATE_RELU2 && i < range_count(w->layers); i++)

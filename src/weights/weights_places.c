@@ -1,4 +1,4 @@
-/* Reads experts that stand at other places than their ids, and moves experts between steps. */
+/* Reads experts whose places are not their ids, and moves experts between steps. */
 #include "kernels/kern.h"
 #include "kernels/ops.h"
 #include "parallel/layout/expert_places.h"
@@ -54,8 +54,8 @@ static struct status want_moved(void *ctx, const struct weight_spec *s)
                                m->ld.l->expert_places->expert + first);
 }
 
-/* Gives the matrix of an expert that leaves the state that it had before it was first loaded: as
- * the tensor is stored, and zeros. */
+/* Resets the matrix of a replaced expert to its state before the first load: in the tensor's stored
+ * format, and zeros. */
 static void clear_matrix(struct packed *p, const struct ckpt_tensor *t)
 {
     p->quant = t->quant; /* fp8 may have become int8 */

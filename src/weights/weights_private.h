@@ -1,6 +1,6 @@
 /* Shared by the files of src/weights: facts of experts; the slabs to load and their targets;
- * lending of experts, whose weights stand in memory that the other ranks of the EP axis can read;
- * the packed copy of the experts and its stream. */
+ * lending of experts, whose weights are in memory that the other ranks of the EP axis can read; the
+ * packed copy of the experts and its stream. */
 #ifndef SHOAL_WEIGHTS_WEIGHTS_PRIVATE_H
 #define SHOAL_WEIGHTS_WEIGHTS_PRIVATE_H
 
@@ -62,8 +62,8 @@ static inline bool weights_is_xielu(enum weight_role role)
     return role >= WEIGHT_XIELU_P && role <= WEIGHT_XIELU_EPS;
 }
 
-/* Local. Asks the loader for the slab of a target, whose memory is set; for each part of a
- * quantized tensor. Errors: STATUS_MEMORY. */
+/* Local. Asks the loader for the slab of a target, whose memory is set; of a quantized tensor, for
+ * the slab of each part. Errors: STATUS_MEMORY. */
 struct status weights_want(struct loading *ld, struct target t);
 
 /* Local. Returns the address of a slab's weights: of a vector's pointer, of a matrix, or of the
@@ -88,7 +88,8 @@ struct status weights_want_placed(struct loading *ld, const struct target *t,
  * the weights of a router's norm. */
 void weights_finish(struct weights *w, const struct arch *m);
 
-/* Local. Takes a piece from the loader, as its sink; ctx: the loading. */
+/* Local. Takes a piece from the loader, as its sink; ctx: the loading. Errors: STATUS_MEMORY, the
+ * device's. */
 struct status weights_take_piece(void *ctx, const struct slab_piece *piece);
 
 /* Local. Returns a matrix of a slab without its memory, as the tensor is stored. */
@@ -104,10 +105,10 @@ struct status weights_open_stream(struct weights *w, const struct weights_source
 void *weights_lend_memory(struct weights *w, size_t n_bytes);
 
 /* **Collective (EP)**, once the weights are loaded. Finds the other ranks' experts in each layer
- * whose experts all stand in shared segments. Errors: STATUS_MEMORY. */
+ * whose experts are all in shared segments. Errors: STATUS_MEMORY. */
 struct status weights_lend(struct weights *w, const struct layout *l);
 
-/* Local. Sets grid_bits and reads of the stage's layers with experts. fp8_as_int8: as in struct
+/* Local. Sets `grid_bits` and `reads` of the stage's layers with experts. fp8_as_int8: as in struct
  * weights_source. */
 void weights_describe_experts(struct weights *w, const struct ckpt *c, const struct arch *m,
                               bool fp8_as_int8);

@@ -216,8 +216,8 @@ void comm_poll(struct comm *c)
         comm_mail_poll(c, false);
 }
 
-/* **Collective (host)**. True when the host has more ranks than processing units, so that waiting
- * ranks must not spin. */
+/* **Collective (host)**. True when the host has more ranks than processing units, so waiting ranks
+ * must not spin. */
 static bool is_crowded(struct comm *c)
 {
     cpu_set_t units;
@@ -227,9 +227,9 @@ static bool is_crowded(struct comm *c)
     return c->sizes[COMM_HOST] > CPU_COUNT(&units);
 }
 
-/* **Collective (host)**. Returns how many ranks may run in this process, as threads, which some MPI
- * libraries do: 1, or all of the world when two ranks of this host see the same random bytes. The
- * system gives each program that it starts 16 random bytes; the first 8 are compared. */
+/* **Collective (host)**. Returns how many ranks may be threads of this process, as in some MPI
+ * libraries: 1, or all of the world when two ranks of this host see the same random bytes. The
+ * system gives each process that it starts 16 random bytes; the first 8 are compared. */
 static int ranks_of_process(struct comm *c)
 {
     const size_t n = (size_t)c->sizes[COMM_HOST];

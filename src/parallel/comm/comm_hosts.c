@@ -1,5 +1,6 @@
 /* The ranks of each host try to share memory. Then all ranks learn, for each rank, the first rank
- * on its host (the rank itself if it shares no memory), and number the hosts by it. */
+ * on its host (the rank itself if it shares no memory), and number the hosts in the order of these
+ * first ranks. */
 #define COMM_INSIDE
 #include "parallel/comm/comm_hosts.h"
 

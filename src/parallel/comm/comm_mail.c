@@ -357,7 +357,7 @@ static void set_under_way(struct comm_mail *m, bool is)
     team_poll_with(c->team, any ? poll_in_job : NULL, c);
 }
 
-/* --- both ------------------------------------------------------------------------------------- */
+/* --- sending and receiving -------------------------------------------------------------------- */
 
 void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
                      const struct comm_mail_piece *pieces, size_t n_pieces)

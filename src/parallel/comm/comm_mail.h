@@ -24,9 +24,9 @@ enum { COMM_MAILS = 2 };
 struct status comm_mail_open(struct comm *c, enum comm_axis axis, int number,
                              struct comm_mail **out);
 
-/* Local. Accepts NULL. First ends a mail that was started and not finished, so that MPI no longer
- * uses its memory and the next mail with its number receives none of its messages. In that case all
- * ranks of the axis must have started it, and must finish or close it. */
+/* Local. Frees the mail; accepts NULL. First ends a mail that was started and not finished, so that
+ * MPI no longer uses its memory and the next mail with its number receives none of its messages. In
+ * that case all ranks of the axis must have started it, and must finish or close it. */
 void comm_mail_close(struct comm_mail **m);
 
 /* The host of each rank of the axis. The arrays are borrowed from the communicator. */

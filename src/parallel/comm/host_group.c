@@ -208,11 +208,11 @@ static void post(struct host_group *g)
     syscall(SYS_futex, &mine->posted, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* --- where data stands -------------------------------------------------------------------- */
+/* --- where data lies ---------------------------------------------------------------------- */
 
-/* Begins an operation. Returns a staging segment of this rank that no other rank reads any more:
- * when all ranks have begun the previous operation, they have finished the one before it, which
- * used this segment. NULL: no memory. */
+/* Begins an operation: waits until all ranks have begun the previous one, and thus have finished
+ * the one before it, which used the staging segment that is returned. No other rank reads that
+ * segment any more. NULL: no memory. */
 static char *begin_staging(struct host_group *g, size_t n_bytes)
 {
     wait_all(g, g->opened);
@@ -486,8 +486,7 @@ bool host_group_exchange_i32(struct host_group *g, const int32_t *send, int32_t 
     return true;
 }
 
-/* Returns the bytes that an exchange copies to the staging segment: all rows but those to itself.
- */
+/* Returns the bytes that an exchange copies to the staging segment: the rows for other ranks. */
 static size_t sent_bytes(const struct host_group *g, const struct comm_exchange *x)
 {
     size_t n_rows = 0;

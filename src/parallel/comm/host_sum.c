@@ -337,8 +337,8 @@ static void take_words(struct host_sum *j, size_t w)
 
 /* --- memory, and the whole ------------------------------------------------------------------- */
 
-/* Returns the next array, of n_bytes in whole cache lines, from *at on, and moves *at behind it.
- * With base NULL it only counts bytes. */
+/* Returns the array of n_bytes that begins at *at, and moves *at past its last cache line. With
+ * base NULL only counts bytes. */
 static void *carve(char *base, size_t *at, size_t n_bytes)
 {
     void *p = base != NULL ? base + *at : NULL;

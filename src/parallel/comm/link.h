@@ -14,8 +14,9 @@ struct link_speed {
     double bytes_s;   /* bytes per second of large messages, without their latency */
 };
 
-/* **Collective** over this rank and `other`, both ranks of the world; exactly one of them is_first.
- * buf: memory of LINK_BYTES, overwritten. Both ranks get the speeds, each by its own clock. */
+/* **Collective** over this rank and `other`, both ranks of the world; exactly one of them has
+ * is_first true. buf: memory of LINK_BYTES, overwritten. Both ranks get the speeds, each by its own
+ * clock. */
 struct link_speed link_measure(struct comm *c, int other, bool is_first, void *buf);
 
 #endif

@@ -11,7 +11,7 @@
 enum copy_distance { COPY_OWN_RANK, COPY_OWN_HOST, COPY_OTHER_HOST };
 
 /* The places of one layer's experts as a source sees them. All arrays are borrowed. Expert e
- * stands at place[first[e]] to place[first[e + 1] - 1]. */
+ * is at place[first[e]] to place[first[e + 1] - 1]. */
 struct expert_copies {
     uint32_t n_experts, n_parts; /* E, ep */
     const uint32_t *first;       /* [E + 1] */
@@ -23,8 +23,8 @@ struct expert_copies {
 
 /* Local. Divides rows [E], the rows that a source has for each expert. share [P] becomes the number
  * of rows that go to place[i]; part_rows [ep] becomes the rows of each part, with `before`. First
- * counts the rows of experts that have one place. Then, in several rounds, divides each other
- * expert's rows so that the parts of its nearest copies become level. */
+ * counts the rows of experts that have one place. Then, in several rounds, divides the rows of each
+ * expert with copies so that the parts of its nearest copies become level. */
 void expert_copies_share(const struct expert_copies *c, const int64_t *rows, int64_t *share,
                          int64_t *part_rows);
 

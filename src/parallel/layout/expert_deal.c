@@ -175,8 +175,7 @@ static bool swap_one(struct deal *d)
     return true;
 }
 
-/* Deals the items evenly: a part gets no more than its places, nor more than the mean rounded up.
- */
+/* Deals the items evenly: a part gets at most their mean, rounded up, and at most its places. */
 static void deal_and_swap(struct deal *d)
 {
     const uint32_t most = (d->n_items + d->l->ep - 1) / d->l->ep;

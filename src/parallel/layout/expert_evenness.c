@@ -76,8 +76,7 @@ struct status expert_flow(const struct layout *l, const struct expert_places *p,
     return st;
 }
 
-/* --- its evenness ------------------------------------------------------------------------------
- */
+/* --- evenness --------------------------------------------------------------------------------- */
 
 /* Computes each part's load when experts are placed in the order of their ids, by layout_split. */
 static void expect_by_id(const struct layout *l, const int64_t *load, int64_t *of_part)

@@ -15,7 +15,7 @@
 struct expert_places {
     uint32_t n_experts, n_places; /* E, P */
     uint32_t *expert;             /* owned [L, P] the expert at each place */
-    /* owned [L, E + 1] and [L, P]: expert e of a layer stands at place[first[e]] to
+    /* owned [L, E + 1] and [L, P]: expert e of a layer is at place[first[e]] to
      * place[first[e + 1] - 1], ascending; without copies first[e] is e */
     uint32_t *first, *place;
     uint32_t *part_of; /* owned [P] the part of each place */
@@ -79,9 +79,9 @@ struct expert_rows_expected {
                      independent */
 };
 
-/* Local. Computes a layer's expected rows into *out; the caller owns out->of_part [ep]. load [L,
- * E]. With p NULL, experts are placed in the order of their ids, without copies. Then, and with one
- * host, all members but of_part are 0. Errors: STATUS_MEMORY. */
+/* Local. Computes a layer's expected rows into *out; the caller provides out->of_part [ep]. load
+ * [L, E]. With p NULL, experts are placed in the order of their ids, without copies. Then, and with
+ * one host, all members but of_part are 0. Errors: STATUS_MEMORY. */
 struct status expert_rows_expect(const struct layout *l, const struct expert_places *p,
                                  const int64_t *load, uint32_t layer,
                                  struct expert_rows_expected *out);
@@ -99,7 +99,7 @@ struct status expert_evenness_of(const struct layout *l, const struct expert_pla
 
 /* Local. Returns a lower bound, over all placements, of the fullest part's rows / the mean, given
  * that an expert's rows go to at most as many parts as it has copies. load [E]: of one layer.
- * n_copies: copies beyond the first of each expert, together. 0: no load. */
+ * n_copies: copies beyond the first of each expert, together. Returns 0 when there is no load. */
 double expert_bound_of(const int64_t *load, uint32_t n_experts, uint32_t n_parts,
                        uint32_t n_copies);
 

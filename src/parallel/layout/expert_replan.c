@@ -1,4 +1,4 @@
-/* Deals the experts anew, and keeps as many as possible where they are. */
+/* Deals the experts anew, and greedily keeps many of them where they are. */
 #include "parallel/layout/expert_replan.h"
 
 #include "base/mem.h"
@@ -71,7 +71,7 @@ static uint32_t match_greedily(struct match *x)
             most = n;
             best = k;
         }
-        x->takes[i] = best; /* as many parts as dealt parts are alike, so there is one */
+        x->takes[i] = best; /* one is left: alike parts are as many as alike dealt parts */
         x->is_taken[best] = true;
         sum += most;
     }

@@ -28,8 +28,8 @@ struct status expert_replan_make(const struct layout *l, const struct expert_pla
                                  const int64_t *load, struct expert_replan *out);
 void expert_replan_fini(struct expert_replan *r);
 
-/* Local. Copies the places and the load of `from` into p, both of the same layout of n_layers. The
- * arrays of p stay where they are, so pointers to them stay valid. */
+/* Local. Copies the places and the load of `from` into p, both of the same layout, which has
+ * n_layers layers. The arrays of p stay where they are, so pointers to them stay valid. */
 void expert_places_take(struct expert_places *p, const struct expert_places *from,
                         uint32_t n_layers);
 

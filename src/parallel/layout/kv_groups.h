@@ -1,7 +1,7 @@
 /* Finds the layers of a stage that share KV blocks. A block holds 64 positions of some layers that
- * all have the same window, so that blocks behind a window can be freed while the other layers keep
- * theirs. Pure functions. Called by the layout, the weights, the stages, the engine, the job and
- * `shoal plan`.
+ * all have the same window, so that blocks that have left the window can be freed while the other
+ * layers keep theirs. Pure functions. Called by the layout, the weights, the stages, the engine,
+ * the job and `shoal plan`.
  *
  *   layers   F  W  F  W  F  W  F  W      F: sees all positions, W: has a window
  *   groups   {F F F F} {W W W W}         one block is 64 positions of one group's layers

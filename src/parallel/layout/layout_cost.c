@@ -37,7 +37,7 @@ static uint64_t budget_bytes(const struct layout_budget *b, const struct topo *t
     return b->device_bytes > 0 ? b->device_bytes / 10 * 9 : rank_budget_bytes(t);
 }
 
-/* Bytes of the least KV blocks and recurrent states. */
+/* Bytes of the KV blocks of one full context and, if slots are wanted, of one sequence's states. */
 static uint64_t needed(const struct layout_memory *m, const struct layout_budget *b,
                        uint64_t context_blocks)
 {
@@ -59,7 +59,8 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                              .n_kv_blocks = UINT64_MAX,
                              .n_state_slots = budget->n_state_slots};
     const uint64_t context_blocks = kv_groups_context(l, budget);
-    /* replica 0 is enough: remainders go to the first parts, so its ranks hold the most */
+    /* replica 0 alone: remainders go to the first parts, so its ranks hold the most (with copies of
+     * experts, others may have one place more) */
     for (uint32_t pp = 0; pp < l->pp; pp++) {
         for (uint32_t tp = 0; tp < l->tp; tp++) {
             const uint32_t rank = layout_rank_of(l, 0, pp, tp);

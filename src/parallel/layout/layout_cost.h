@@ -19,7 +19,7 @@ struct layout_fit {
     uint64_t n_kv_blocks;   /* KV blocks that fit on every rank besides all else */
 };
 
-/* How far apart the ranks of a group stand. */
+/* How far apart the ranks of a group are. */
 enum layout_link { LINK_NUMA, LINK_HOST, LINK_NET, LINK_COUNT };
 
 /* Local. Compares the memory that the ranks need with the budget. Needs l->expert_hosts. */

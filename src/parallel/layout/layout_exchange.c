@@ -75,8 +75,9 @@ static uint64_t rows_in(const struct layout *l, struct layout_place place, uint6
                    batches(l) * step_tokens * min_u64(l->model.arch->moe.n_chosen, held));
 }
 
-/* Returns the bytes of the experts' own arrays: inputs, gate and up. Streamed experts are computed
- * in runs, each with at most as many rows as the step. */
+/* Returns the bytes of the experts' own arrays: inputs, gate and up, and integer sums where ranks
+ * add them. Streamed experts are computed in runs, each with at most the rows of one step of all
+ * replicas that share the experts. */
 static uint64_t expert_bytes(const struct layout *l, struct layout_place place, uint64_t n_in,
                              uint64_t step_tokens)
 {

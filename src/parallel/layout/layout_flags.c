@@ -11,8 +11,8 @@ struct network_unit {
     double size;
 };
 
-/* Reads a number of at least 0, after which one of two units may stand (without one, the first).
- * Returns the rest of the text; NULL: not valid. */
+/* Reads a number of at least 0 and an optional unit, one of two (by default the first). Returns the
+ * rest of the text; NULL: not valid. */
 static const char *read_quantity(const char *text, const struct network_unit units[2], double *out)
 {
     char *end;

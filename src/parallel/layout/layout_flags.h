@@ -9,8 +9,8 @@ struct layout_network {
     double gbit_s, latency_s; /* latency 0: not given */
 };
 
-/* Local. Parses BANDWIDTH or BANDWIDTH,LATENCY: a number of Gbit/s, or one with Gbit or Mbit, and
- * one with us or ms: "100", "100Gbit,2us". False: not valid. */
+/* Local. Parses BANDWIDTH or BANDWIDTH,LATENCY, such as "100" or "100Gbit,2us". Units are Gbit (the
+ * default) or Mbit, and us (the default) or ms. False: not valid. */
 bool layout_network_parse(const char *text, void *network);
 
 /* Whether large steps are divided into two halves; the rows of one travel while the other computes.

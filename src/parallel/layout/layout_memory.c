@@ -134,7 +134,7 @@ struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows)
                                     .n_tiles = n_tiles};
 }
 
-/* Returns the partials of the norm of an FFN's inner row. */
+/* Returns the number of partials of the norm of an FFN's inner row; 0: it has no norm. */
 static uint64_t inner_sums(const struct arch *m)
 {
     return m->sub_norms ? ((uint64_t)m->ffn + WORKSPACE_INNER_UNIT - 1) / WORKSPACE_INNER_UNIT : 0;

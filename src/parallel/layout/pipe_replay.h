@@ -24,7 +24,8 @@ struct pipe_stage_time {
     uint64_t busy_ns, lead_ns, wait_ns;
 };
 
-/* Local. out [pp]. Errors: STATUS_USAGE (no stage, first_step beyond the steps), STATUS_MEMORY. */
+/* Local. Simulates the steps; out [pp]: the stages' times. Errors: STATUS_USAGE (no stage,
+ * first_step beyond the steps), STATUS_MEMORY. */
 struct status pipe_replay_run(const struct pipe_replay *r, struct pipe_stage_time *out);
 
 #endif

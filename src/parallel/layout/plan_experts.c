@@ -48,7 +48,7 @@ done:
     return st;
 }
 
-/* Appends how even the ranks are with experts placed by load but without copies. */
+/* Appends how evenly the ranks are loaded with experts placed by load but without copies. */
 static struct status add_without_copies(const struct layout *l, const int64_t *load,
                                         struct strbuf *out)
 {

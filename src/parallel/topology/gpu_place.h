@@ -7,8 +7,9 @@
 #include "parallel/topology/topo.h"
 
 /* Local. Sets gpu_of [n_ranks] from the NUMA nodes of n_gpus > 0 GPUs and of n_ranks ranks (-1:
- * unknown, or several). The GPUs' numbers of ranks differ by at most one. Within that limit a rank
- * gets a GPU of its own NUMA node; lower ranks choose first. Errors: STATUS_MEMORY. */
+ * unknown, or several). The numbers of ranks on any two GPUs differ by at most one. Within that
+ * limit a rank gets a GPU of its own NUMA node, if one is left; lower ranks choose first. Errors:
+ * STATUS_MEMORY. */
 struct status gpu_place(const int32_t *gpu_numa, uint32_t n_gpus, const int32_t *rank_numa,
                         uint32_t n_ranks, uint32_t *gpu_of);
 

@@ -103,8 +103,8 @@ static void description_fini(struct description *d)
     mem_free(&d->synthetic);
 }
 
-/* Returns the hardware threads of a synthetic machine: the product of its levels' numbers, without
- * what stands in brackets. */
+/* Returns the hardware threads of a synthetic machine: the product of its levels' numbers; text in
+ * brackets does not count. */
 static double threads_of(const char *levels)
 {
     double product = 1;
@@ -221,8 +221,8 @@ static struct status load_node(const struct describe_job *job, uint32_t i, hwloc
     TRY(topo_load(d->synthetic, d->files != NULL ? d->files[i] : NULL, h));
     topo_read_node(*h, node);
     snprintf(node->name, sizeof node->name, "node%u", i);
-    /* whether the description gives the memory's size; hwloc assumes 1 GiB for each NUMA node when
-     * a synthetic one does not */
+    /* whether the description gives the memory's size; for a synthetic machine without it, hwloc
+     * assumes 1 GiB for each NUMA node */
     const bool said =
         d->synthetic == NULL ? node->memory_bytes > 0 : strstr(d->synthetic, "memory=") != NULL;
     node->memory_is_assumed = !said && job->memory_bytes == 0;

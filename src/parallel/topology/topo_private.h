@@ -8,12 +8,12 @@
 
 /* Local. Loads a topology: the running machine (both NULL), a synthetic string or an XML file. PCI
  * devices come from XML only: on the running machine hwloc's plugin for them leaks, and topo_self.c
- * needs only a count. The caller frees *out with hwloc_topology_destroy. Errors: STATUS_USAGE
+ * reads /sys. The caller frees *out with hwloc_topology_destroy. Errors: STATUS_USAGE
  * quotes the string or path; STATUS_MEMORY. */
 struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t *out);
 
-/* Local. True for a display device (PCI class 0x03xx) of a maker of compute GPUs, so that a
- * server's management VGA does not count. */
+/* Local. True for a display device (PCI class 0x03xx) of a maker of compute GPUs, so a server's
+ * management VGA does not count. */
 bool topo_is_gpu(uint32_t pci_class, uint32_t pci_vendor);
 
 /* Local. Adds a GPU to n_gpus; the first TOPO_GPUS_MAX by bus id are kept, sorted by it. */

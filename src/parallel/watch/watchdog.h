@@ -19,12 +19,12 @@
 struct watchdog;
 
 /* **Collective (world)**, after comm_split. Starts watching. A rank that is silent for 0.6 *
- * seconds is lost. Within `seconds` of its last heartbeat (six times that when its host gives it no
- * CPU) all other ranks have logged its number, host and last communication, and have exited with
- * the status of STATUS_LOST; last words may take two seconds more. With seconds 0 or a single rank,
- * nothing is watched and *out stays NULL. From now on c's flight recorder lies in the watchdog's
- * memory, so call comm_stop(c) before watchdog_stop. If shared memory or UDP is missing, the lead
- * warns, and only ranks that the other of the two reaches are watched. Errors, the same on all
+ * seconds is lost. Within `seconds` of its last heartbeat (up to 6.4 times that when its host gives
+ * it no CPU) all other ranks have logged its number, host and last communication, and have exited
+ * with the status of STATUS_LOST; last words may take two seconds more. With seconds 0 or a single
+ * rank, nothing is watched and *out stays NULL. From now on c's flight recorder lies in the
+ * watchdog's memory, so call comm_stop(c) before watchdog_stop. If shared memory or UDP is missing,
+ * the lead warns, and only ranks that the other one reaches are watched. Errors, the same on all
  * ranks: STATUS_MEMORY; pass *out to watchdog_stop even then. */
 struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog **out);
 
@@ -34,7 +34,7 @@ struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog *
  * thread and has two seconds. NULL removes it. w may be NULL. */
 void watchdog_set_last_words(struct watchdog *w, void (*say)(void *user), void *user);
 
-/* Local. Tells the others that this rank leaves in order, ends the thread, frees; accepts NULL.
+/* Local. Tells the others that this rank leaves normally, ends the thread, frees; accepts NULL.
  * Call it after comm_stop, so that a rank that is lost while MPI ends is noticed too. */
 void watchdog_stop(struct watchdog **w);
 

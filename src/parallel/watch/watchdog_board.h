@@ -49,7 +49,7 @@ void board_close(struct board **b, size_t n_bytes);
 void board_sign_process(struct board_slot *mine);
 void board_sign_thread(struct board_slot *mine);
 
-/* Local. True when the slot's thread is ready to run but gets no CPU, so that it is slow, not lost.
+/* Local. True when the slot's thread is ready to run but gets no CPU, so it is slow, not lost.
  * False when it is gone, stopped or asleep, or when /proc does not show it. */
 bool board_waits_for_cpu(const struct board_slot *s);
 

@@ -1,11 +1,11 @@
-/* The tokens that a rank sends to the experts of one host, as bytes: what their first linear reads,
- * then each token's choices there. A pure format, so that `shoal plan` counts the bytes that the
- * exchange sends.
+/* The tokens that a rank sends to the experts of one host, as bytes: the inputs of their first
+ * linear, then each token's choices there. A pure format, so that `shoal plan` counts the bytes
+ * that the exchange sends.
  *
  *     head | rows: int8 values, or floats | scales | choices of each row | places | weights
  *
  * Each part begins at a multiple of 64 bytes; the sizes follow from the counts in the head. A token
- * stands in a block once, with one or more choices. Called by exchange_hosts.c and by the plan. */
+ * is in a block once, with one or more choices. Called by exchange_hosts.c and by the plan. */
 #ifndef SHOAL_PARALLEL_WIRE_TOKEN_BLOCK_H
 #define SHOAL_PARALLEL_WIRE_TOKEN_BLOCK_H
 
