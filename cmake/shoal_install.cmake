@@ -8,7 +8,8 @@ install(TARGETS shoal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 # OFF where the built program cannot run on its own: in a cross build, and in the preset simulate.
 option(SHOAL_MAN_PAGES "let the built program print its manual pages" ON)
 set(pages "")
-set(commands convert inspect quantize pack plan generate score embed rank serve bench status receipt merge)
+set(commands convert inspect quantize pack plan generate score embed rank serve bench diagnose status
+  receipt merge)
 if(NOT SHOAL_MAN_PAGES)
   set(commands "")
 endif()

@@ -244,7 +244,7 @@ static void log_recorder(const struct watchdog *w, uint32_t rank)
         if (w->watches[i].rank != rank) continue;
         const struct flight *f = &w->watches[i].slot->flight;
         const uint64_t end = flight_last(f).number;
-        for (uint64_t n = end > LAST_EVENTS ? end - LAST_EVENTS : 1; n <= end; n++) {
+        for (uint64_t n = end > LAST_EVENTS ? end - LAST_EVENTS + 1 : 1; n <= end; n++) {
             struct flight_event e;
             char text[256];
             if (!flight_read(f, n, &e)) continue;
