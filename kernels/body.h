@@ -35,6 +35,9 @@ DEVICE_INLINE float kern_grid_limit(uint32_t grid_bits)
     return kern_pow2f(51 - (int)grid_bits);
 }
 
+/* Half of that limit, as an integer on the grid (weighted_*.c). */
+#define WEIGHTED_HALF ((int64_t)1 << 50)
+
 /* Returns a weighted value on the grid: llrint(v * 2^g) with v = weight * y, which is exact in
  * double. If v is too large or NaN, returns 0 and adds 1 to *n_bad. */
 DEVICE_INLINE int64_t kern_weigh(float weight, float y, uint32_t grid_bits, int64_t *n_bad)

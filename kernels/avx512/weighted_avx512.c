@@ -3,27 +3,29 @@
 #include "kernels/avx512/avx512.h"
 #include "kernels/avx512/vec.h"
 
-enum { WEIGHTED_TILE = 64, OR_OF_XOR = 0xF6 /* a | (b ^ c) */ };
+enum { WEIGHTED_TILE = 64 };
 
 ALWAYS_INLINE bool weighted_tile(const struct weighted_rows *a, size_t i, size_t n, int64_t *sums)
 {
     const __m512d magic = _mm512_set1_pd(1.5 * kern_pow2(52 - (int)a->grid_bits));
-    const __m512i one = _mm512_castpd_si512(magic);
-    const __m512i all = _mm512_mullo_epi64(one, _mm512_set1_epi64((int64_t)a->n_rows));
-    __m512i sum[WEIGHTED_TILE / 8], changed = _mm512_setzero_si512();
-    for (size_t j = 0; j < n / 8; j++) sum[j] = _mm512_sub_epi64(_mm512_setzero_si512(), all);
+    const __m512i half = _mm512_set1_epi64(WEIGHTED_HALF);
+    const __m512i offset = _mm512_sub_epi64(half, _mm512_castpd_si512(magic));
+    __m512i sum[WEIGHTED_TILE / 8], seen = _mm512_setzero_si512();
+    for (size_t j = 0; j < n / 8; j++)
+        sum[j] = _mm512_set1_epi64(-WEIGHTED_HALF * (int64_t)a->n_rows);
     for (size_t r = 0; r < a->n_rows; r++) {
         const __m512d w = _mm512_set1_pd((double)a->weights[r]);
         const float *y = a->rows[r] + i;
         for (size_t j = 0; j < n / 8; j++) {
             const __m512d v = _mm512_cvtps_pd(_mm256_loadu_ps(y + 8 * j));
             const __m512i moved = _mm512_castpd_si512(_mm512_fmadd_pd(w, v, magic));
-            changed = _mm512_ternarylogic_epi64(changed, moved, one, OR_OF_XOR);
-            sum[j] = _mm512_add_epi64(sum[j], moved);
+            const __m512i shifted = _mm512_add_epi64(moved, offset);
+            seen = _mm512_or_si512(seen, shifted);
+            sum[j] = _mm512_add_epi64(sum[j], shifted);
         }
     }
     for (size_t j = 0; j < n / 8; j++) _mm512_storeu_si512(sums + 8 * j, sum[j]);
-    return _mm512_test_epi64_mask(changed, _mm512_set1_epi64((int64_t)0xFFF << 52)) == 0;
+    return _mm512_test_epi64_mask(seen, _mm512_set1_epi64(-2 * WEIGHTED_HALF)) == 0;
 }
 
 #include "kernels/weighted_body.h"

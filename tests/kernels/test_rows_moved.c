@@ -159,6 +159,33 @@ static void combine_adds_on_the_grid(void)
     team_destroy(&team);
 }
 
+/* Every value near the grid's limit, of both signs, is taken or counted as the contract says. With
+ * weight 1 the values are exact; with weight 3 they round, some across the limit. */
+static void combine_at_the_limit(void)
+{
+    static const float limit = 0x1p19f;
+    const float near[] = {limit,     nextafterf(limit, 0),     nextafterf(limit, INFINITY),
+                          limit / 2, nextafterf(limit / 2, 0), limit / 3,
+                          NAN,       INFINITY,                 nextafterf(limit / 3, 0)};
+    enum { N_NEAR = sizeof near / sizeof near[0] };
+    struct rng r = {6};
+    for (size_t i = 0; i < 6 * N_NEAR; i++) {
+        struct kern_table table = i % 6 == 0 ? table_ref() : table_in_turn(i);
+        struct combined c = combined_make(&r, 64, 0);
+        for (size_t j = 0; j < N_SLOTS; j++) c.weights[j] = j % 2 == 0 ? 1 : 3;
+        for (size_t t = 0; t < c.n_slots; t++)
+            c.y[t * c.stride + t % c.width] = t % 4 < 2 ? near[i / 6] : -near[i / 6];
+        for (size_t j = 0; j < 2 * N_TOKENS; j++) c.marks[j] = 7;
+        for (size_t j = 0; j < N_TOKENS * (c.width + 1); j++) c.sums[j] = 5;
+        struct combine_choices a = combined_choices(&c, false);
+        op_combine_choices(&table, &a);
+        a = combined_choices(&c, true);
+        op_combine_choices(&table, &a);
+        CU_ASSERT_EQUAL(combined_wrong(&c), 0);
+        combined_free(&c);
+    }
+}
+
 /* Turns each token's choices round, or leaves only those of an odd or an even slot. */
 static void turn_choices(struct combined *c)
 {
@@ -259,6 +286,7 @@ void suite_rows_moved(CU_pSuite suite)
 {
     CU_add_test(suite, "rows reach their slots", rows_reach_their_slots);
     CU_add_test(suite, "combine adds on the grid", combine_adds_on_the_grid);
+    CU_add_test(suite, "combine at the limit of the grid", combine_at_the_limit);
     CU_add_test(suite, "combine has no order", combine_has_no_order);
     CU_add_test(suite, "linears together equal linears alone",
                 linears_together_equal_linears_alone);
