@@ -85,7 +85,7 @@ static uint64_t k_mass_f32_avx2(const float *logits, size_t n, float max, float 
     return sum;
 }
 
-/* Returns kern_ordered_bits of eight floats minus 2^31, so that they compare as signed integers. */
+/* Returns kern_ordered_bits(x) - 2^31 for eight floats x; the results compare as signed integers. */
 ALWAYS_INLINE __m256i ordered_signed(__m256 x)
 {
     const __m256i u = _mm256_castps_si256(x);

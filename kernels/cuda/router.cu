@@ -3,7 +3,7 @@
 #include "kernels/choose_body.h"
 #include "kernels/cuda/dialect.h"
 
-/* The shared memory of a row; op_router_cuda computes its size. */
+/* A row's logits, and its arrays in shared memory, whose size op_router_cuda computes. */
 struct router_part {
     const float *logits;
     float *keys;        /* [E] */

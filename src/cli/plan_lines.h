@@ -1,4 +1,4 @@
-/* A sample of an input's lines, on which a plan simulates a job. Reads lines, never JSON. */
+/* Samples an input's lines; shoal plan simulates a job on the sample. Does not parse JSON. */
 #ifndef SHOAL_CLI_PLAN_LINES_H
 #define SHOAL_CLI_PLAN_LINES_H
 

@@ -110,7 +110,8 @@ static const char *const colours[COST_PART_COUNT] = {
     "#1f4e79", "#5b9bd5", "#2e7d32", "#a5d6a7", "#b71c1c", "#ef9a9a", "#6a1b9a",
     "#f9a825", "#ffe082", "#424242", "#9e9e9e", "#e0e0e0", "#00838f"};
 
-/* Sets picks [n_most] to the fastest row of each number of nodes. Returns how many it sets. */
+/* Sets picks to the index of the fastest row for each number of nodes, at most n_most. Returns how
+ * many. */
 static size_t fastest(const struct forecast_row *rows, size_t n, size_t *picks, size_t n_most)
 {
     size_t n_picks = 0;

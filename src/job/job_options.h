@@ -194,8 +194,8 @@ enum job_group {
 
 extern const struct flag_group job_groups[JOB_GROUP_COUNT];
 
-/* Local. Returns the most rows of a step: --step-tokens; for an encoder at least `context`, because
- * a step of an encoder holds a whole text. */
+/* Local. Returns the maximum number of rows in a step: --step-tokens, but for an encoder at least
+ * `context`, because an encoder takes a whole text in one step. */
 uint32_t job_step_tokens(const struct job_options *o, const struct arch *m, uint32_t context);
 
 #endif

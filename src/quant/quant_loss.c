@@ -1,4 +1,4 @@
-/* Measures the loss of rounding to quantized values. */
+/* Measures the error that rounding to quantized values causes. */
 #include "base/mem.h"
 #include "quant/fp_reset.h"
 #include "quant/quantize_private.h"

@@ -117,7 +117,8 @@ static inline float f32_from_e5m2(uint8_t c)
     return f32_from_f16((uint16_t)(c << 8));
 }
 
-/* Returns twice an E2M1 number: an integer in [-12, 12], so that mxfp4 sums exactly like int8. */
+/* Returns twice an E2M1 number: an integer in [-12, 12], so that mxfp4's sums are exact, as int8's
+ * are. */
 DEVICE_INLINE int8_t e2m1_doubled(uint8_t nibble)
 {
     static const int8_t magnitude[8] = {0, 1, 2, 3, 4, 6, 8, 12};

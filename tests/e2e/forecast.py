@@ -103,6 +103,19 @@ class ForecastTest:
             expect(len(speeds) == 3 and speeds == sorted(speeds, reverse=True),
                    f"the estimate must like best what simulates fastest: {rows}")
 
+    def flags(self):
+        """A forecast takes the flags of the job's scheduler, and they count."""
+        with open(self.input, "w", encoding="ascii") as f:
+            for i in range(200):
+                line = {"prompt_token_ids": [5] * 256 + [7 + i], "max_tokens": 2, "ignore_eos": True}
+                f.write(json.dumps(line) + "\n")
+        shared = self.table(self.plan("--tp", 1))[0]["tokens_s"]
+        alone = self.table(self.plan("--tp", 1, "--prefix-cache", "off"))[0]["tokens_s"]
+        expect(alone < 0.5 * shared, f"prompts that begin alike, with and without a cache: {shared}, {alone}")
+        slow = self.table(self.plan("--tp", 1, "--prefix-cache", "off", "--chunk", 1))[0]["tokens_s"]
+        expect(slow < 0.9 * alone, f"chunks of one token: {slow}, {alone}")
+        self.plan("--tp", 1, "--order", "input")
+
     def samples(self):
         self.write_lines(self.input, 8000)
         whole = self.table(self.plan("--tp", 1, "--max-batch", 16, "--sample", 8000))[0]["tokens_s"]
@@ -277,7 +290,7 @@ class ForecastTest:
         expect(self.table(self.plan())[0]["tokens_s"] > 0, "a plan with it")
 
     def main(self):
-        for case in (self.plans, self.layouts, self.samples, self.jobs, self.status, self.disk, self.streams, self.whole_jobs, self.refused,
+        for case in (self.plans, self.layouts, self.flags, self.samples, self.jobs, self.status, self.disk, self.streams, self.whole_jobs, self.refused,
                      self.measured):
             case()
             print(f"{case.__name__}: ok", flush=True)

@@ -27,8 +27,8 @@ void rng_specials(struct rng *r, float *x, size_t n, size_t every);
 void *test_memory(size_t n_bytes);
 float *test_floats(size_t n);
 
-/* The number of elements whose bits differ. A NaN equals every NaN, because its payload is outside
- * the numerics law. */
+/* The number of elements whose bits differ. All NaNs count as equal, because the law does not
+ * cover their payloads. */
 size_t count_different(const float *a, const float *b, size_t n);
 
 /* A random packed weight; `every` > 0 adds special values. Free it with packed_memory(w). */

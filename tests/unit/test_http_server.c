@@ -1,5 +1,5 @@
-/* The server over sockets of this process: a thread stands for the lead, and many clients call at
- * the same time, read slowly, or leave. Under ThreadSanitizer, too. */
+/* The server and its clients in one process, over loopback: a thread stands in for the lead; many
+ * clients call at once, send a body in parts, or leave early. Also runs under ThreadSanitizer. */
 #include "serve/http/http_server.h"
 
 #include "base/clock.h"

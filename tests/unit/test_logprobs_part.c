@@ -405,7 +405,7 @@ static struct request *small_request(struct tokenizer *t)
     return r;
 }
 
-/* Makes the file `path` of one request. */
+/* Writes the log-probabilities of one request to the file `path`. */
 static struct status save_one(const char *path, const struct request *r)
 {
     const struct logprobs_options o = {

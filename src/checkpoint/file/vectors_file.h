@@ -1,7 +1,7 @@
 /* Writes vectors of equal length as a NumPy array (NAME.npy, format 1.0) or as an HDF5 file
- * (NAME.h5) with the datasets `vectors`, [N, D] f32, and `ids`, [N] strings. Writes a temporary
- * file beside the path, which takes its name once it is whole. The bytes depend on the vectors and
- * their ids alone. Called on the lead by job_vectors.c and job_paths.c. */
+ * (NAME.h5) with the datasets `vectors`, [N, D] f32, and `ids`, [N] strings. Writes to a
+ * temporary file in the target's folder and renames it to the target when it is complete. The bytes
+ * depend on the vectors and their ids alone. Called on the lead by job_vectors.c and job_paths.c. */
 #ifndef SHOAL_CHECKPOINT_FILE_VECTORS_FILE_H
 #define SHOAL_CHECKPOINT_FILE_VECTORS_FILE_H
 

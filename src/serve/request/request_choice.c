@@ -1,4 +1,4 @@
-/* Makes requests that have a copy of a line's prompt and share its lists. */
+/* Makes requests that copy a line's prompt and borrow the lists of its ask (biases, stop ids). */
 #include "serve/request/request_choice.h"
 
 #include "base/mem.h"

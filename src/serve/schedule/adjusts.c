@@ -75,7 +75,7 @@ static struct status adjusts_begin(struct adjusts *a, const struct request *r,
     return status_ok();
 }
 
-/* Counts a sampled token in its entry, which it makes if needed. */
+/* Counts a sampled token in the token's entry; adds the entry if there is none. */
 static struct status adjusts_count(struct adjusts *a, int32_t id)
 {
     size_t low = 0, high = a->n;

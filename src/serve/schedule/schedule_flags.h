@@ -21,11 +21,11 @@ enum { SCHEDULE_DRAFTS_AUTO = -1, SCHEDULE_DRAFTS_MTP = -2, SCHEDULE_DRAFTS_NGRA
          .help = "use fewer rows in a step, but at least 64, while steps take longer than N "      \
                  "milliseconds; 0: never (default: 2000 where the input is a pipe, 0 where it is " \
                  "a file, 200 in a server)")                                                       \
-    FLAG(int32_t, chunk_tokens, "chunk", OF_COUNT(1, 1 << 20, "N"),                                \
-         .commands = IN_JOBS | IN_BENCH,                                                           \
+    FLAG(int32_t, chunk_tokens, "chunk", OF_COUNT(1, 1 << 20, "N"), .commands = IN_ALL,            \
          .help = "the most prompt rows of one sequence in a step (default: as many as the step "   \
                  "has left)")                                                                      \
     FLAG(bool, prefix_cache, "prefix-cache", OF_ON_OFF, .preset = "on",                            \
+         .commands = IN_JOBS | IN_PLAN,                                                            \
          .help = "prompts that begin alike share KV blocks; off with --logits or a capacity "      \
                  "factor")                                                                         \
     FLAG(int32_t, n_drafts, "speculate", OF_COUNT(0, SEQUENCE_DRAFTS_MAX, "N"), .preset = "auto",  \
@@ -38,6 +38,7 @@ enum { SCHEDULE_DRAFTS_AUTO = -1, SCHEDULE_DRAFTS_MTP = -2, SCHEDULE_DRAFTS_NGRA
              "prediction layer; auto: from both, where it pays; results are the same; off when "   \
              "scoring, with a capacity factor, and, unless given, with --device cuda")             \
     FLAG(enum order_kind, order, "order", OF_CHOICE(ORDER_WORDS), .preset = "auto",                \
+         .commands = IN_JOBS | IN_PLAN,                                                            \
          .help = "the order in which lines run, within a window; rows are written in the order "   \
                  "of the input. auto: long and short, prompt-heavy and answer-heavy lines mixed, " \
                  "but lines with a common prefix together if the KV pool could not hold all such " \

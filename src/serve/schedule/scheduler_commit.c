@@ -153,7 +153,7 @@ static struct status take_pool(struct sequence *q, const struct result_seq *seq,
     return status_make(STATUS_BUG, "line %llu: no row was pooled", (unsigned long long)q->r->line);
 }
 
-/* Takes the places of the sequence's hidden rows, which are stored already. */
+/* Records in the request where the sequence's hidden rows are; they have been stored already. */
 static struct status take_hidden(const struct scheduler *s, struct sequence *q,
                                  const struct result_seq *seq, const struct cursor *c)
 {
