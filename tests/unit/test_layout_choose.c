@@ -288,8 +288,12 @@ static void what_does_not_fit_is_returned_with_its_lack(void)
 static void fit_speaks_for_every_rank(void)
 {
     static const struct layout_flags flags[] = {
-        {.tp = 6, .pp = 2}, {.tp = 3, .pp = 2, .ep = 3}, {.pp = 4, .tp = 1}, {.tp = 4, .ep = 6}};
-    for (size_t i = 0; i < 4; i++) {
+        {.tp = 6, .pp = 2},
+        {.tp = 3, .pp = 2, .ep = 3},
+        {.pp = 4, .tp = 1},
+        {.tp = 4, .ep = 6},
+        {.tp = 1, .dp = 12, .ep = 12, .expert_replan = 9, .expert_copies = 5}};
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
         struct choice c;
         choice_init(&c, MODEL_QWEN3, "pack:2 core:12 pu:1", 12, flags[i]);
         CU_ASSERT_STRING_EQUAL_FATAL(c.st.text, "");

@@ -59,11 +59,12 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                              .n_kv_blocks = UINT64_MAX,
                              .n_state_slots = budget->n_state_slots};
     const uint64_t context_blocks = kv_groups_context(l, budget);
-    /* replica 0 alone: remainders go to the first parts, so its ranks hold the most (with copies of
-     * experts, others may have one place more) */
+    /* Remainders go to the first parts, so the ranks of replica 0 hold the most; but with copies of
+     * experts any part may have the place more. */
+    const uint32_t n = l->n_expert_copies > 0 ? l->dp * l->tp : l->tp;
     for (uint32_t pp = 0; pp < l->pp; pp++) {
-        for (uint32_t tp = 0; tp < l->tp; tp++) {
-            const uint32_t rank = layout_rank_of(l, 0, pp, tp);
+        for (uint32_t i = 0; i < n; i++) {
+            const uint32_t rank = layout_rank_of(l, i / l->tp, pp, i % l->tp);
             const struct layout_memory m =
                 layout_memory_of(l, layout_place_of(l, rank), budget->kv, budget->step_tokens);
             const uint64_t fixed = layout_fixed_bytes(&m) + layout_adapter_bytes(l, pp, budget);
