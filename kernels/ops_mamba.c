@@ -32,7 +32,7 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-static size_t blocks_of(size_t n)
+static size_t mamba_blocks_in(size_t n)
 {
     return (n + MAMBA_BLOCK - 1) / MAMBA_BLOCK;
 }
@@ -54,8 +54,8 @@ static struct mamba_block block_at(const struct mamba_args *a, size_t unit)
     const float *const x[3] = {a->q, a->k, a->v};
     const size_t n[3] = {n_k, n_k, n_v};
     size_t before = 0, i = 0;
-    for (; i < 2 && unit >= blocks_of(n[i]); i++) {
-        unit -= blocks_of(n[i]);
+    for (; i < 2 && unit >= mamba_blocks_in(n[i]); i++) {
+        unit -= mamba_blocks_in(n[i]);
         before += n[i];
     }
     const size_t at = unit * MAMBA_BLOCK;
@@ -97,7 +97,7 @@ static void convolve_block(const struct mamba_job *job, const struct seq_rows *s
 
 static size_t n_conv_blocks(const struct delta_shape *s)
 {
-    return 2 * blocks_of(keys_of(s)) + blocks_of(values_of(s));
+    return 2 * mamba_blocks_in(keys_of(s)) + mamba_blocks_in(values_of(s));
 }
 
 static void conv_part(const void *job_, struct part part)

@@ -73,7 +73,7 @@ float k_peak_int8_16bit_avx2(void)
     return first_of(_mm256_castsi256_ps(c[0]));
 }
 
-static inline __m256i load(const char *from)
+static inline __m256i load_floats(const char *from)
 {
     return _mm256_loadu_si256((const void *)from);
 }
@@ -89,7 +89,8 @@ float k_peak_read_1_avx2(const char *from, size_t n)
             _mm_prefetch(from + at + i * LINE_BYTES + PREFETCH_BYTES, _MM_HINT_T0);
         }
 #pragma GCC unroll 8
-        for (size_t i = 0; i < 8; i++) s[i] = _mm256_xor_si256(s[i], load(from + at + i * 32));
+        for (size_t i = 0; i < 8; i++)
+            s[i] = _mm256_xor_si256(s[i], load_floats(from + at + i * 32));
     }
 #pragma GCC unroll 8
     for (int i = 1; i < 8; i++) s[0] = _mm256_xor_si256(s[0], s[i]);
@@ -107,8 +108,8 @@ float k_peak_read_4_avx2(const char *from, size_t n)
         for (size_t j = 0; j < N_STREAMS; j++) {
             const char *line = from + j * part + at;
             _mm_prefetch(line + PREFETCH_BYTES, _MM_HINT_T0);
-            s[2 * j] = _mm256_xor_si256(s[2 * j], load(line));
-            s[2 * j + 1] = _mm256_xor_si256(s[2 * j + 1], load(line + 32));
+            s[2 * j] = _mm256_xor_si256(s[2 * j], load_floats(line));
+            s[2 * j + 1] = _mm256_xor_si256(s[2 * j + 1], load_floats(line + 32));
         }
     }
 #pragma GCC unroll 8

@@ -77,8 +77,8 @@ done:
     return st;
 }
 
-static struct status choose(const struct cuda_driver *driver, const struct device_options *o,
-                            int *index)
+static struct status choose_gpu(const struct cuda_driver *driver, const struct device_options *o,
+                                int *index)
 {
     int n = 0;
     const int error = driver->device_count(&n);
@@ -96,7 +96,7 @@ struct status device_locate(const struct device_options *o, struct device_found 
     int index = 0;
     struct cuda_facts facts;
     if (driver == NULL) return no_driver(o->name);
-    TRY(choose(driver, o, &index));
+    TRY(choose_gpu(driver, o, &index));
     const int error = driver->device_facts(index, &facts);
     if (error != 0)
         return status_make(driver->error_class(error), "--device %s: GPU %d: %s", o->name, index,
@@ -176,7 +176,7 @@ struct status device_open(const struct device_options *o, struct device **out)
     d->arithmetic = o->arithmetic;
     d->deadline_ns = (o->deadline_s > 0 ? o->deadline_s : DEADLINE_S) * 1000000000ull;
     d->n_sharers = 1;
-    struct status st = choose(driver, o, &d->index);
+    struct status st = choose_gpu(driver, o, &d->index);
     if (!status_failed(&st)) st = inspect(d, o);
     if (!status_failed(&st)) st = make(d, !o->no_graphs);
     if (status_failed(&st)) device_close(&d);

@@ -300,7 +300,7 @@ struct found {
     size_t n_different, n_alike;
 };
 
-static struct found find(struct graphs *g, uint64_t key)
+static struct found find_run(struct graphs *g, uint64_t key)
 {
     struct found f = {.n_different = SIZE_MAX};
     for (size_t i = 0; i < g->n_known; i++) {
@@ -381,7 +381,7 @@ static int record(struct device *d, struct known_run *k)
 
 /* Makes the graph of the run that is held back, for its entry k. False: there is no graph, and k
  * was dropped. */
-static bool make(struct device *d, struct known_run *k)
+static bool make_graph(struct device *d, struct known_run *k)
 {
     struct graphs *g = d->graphs;
     const struct status st = copy_run(k, &g->run);
@@ -424,7 +424,7 @@ static struct known_run *graph_for(struct device *d)
 {
     struct graphs *g = d->graphs;
     const uint64_t key = key_of(g);
-    const struct found f = find(g, key);
+    const struct found f = find_run(g, key);
     const bool is_full = f.n_alike >= GRAPHS_ALIKE;
     if (f.nearest != NULL && (is_full || f.n_different <= CHANGE_FEW + g->run.n / CHANGE_PART))
         return change(d, f.nearest) ? f.nearest : NULL;
@@ -436,7 +436,7 @@ static struct known_run *graph_for(struct device *d)
     if (f.seen != NULL) forget(d, (size_t)(f.seen - g->known));
     make_room(d, g->run.n);
     struct known_run *k = remember(d, key);
-    return make(d, k) ? k : NULL;
+    return make_graph(d, k) ? k : NULL;
 }
 
 static bool run_graph(struct device *d)

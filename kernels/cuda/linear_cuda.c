@@ -124,7 +124,7 @@ static bool may_fold(const struct device *d, const struct linear_args *a)
                d->facts.n_processors;
 }
 
-static struct choice choose(const struct device *d, const struct linear_args *a, bool leafy)
+static struct choice choose_kernel(const struct device *d, const struct linear_args *a, bool leafy)
 {
 #define X(name, rows, outputs, shared_bytes)                                                       \
     {                                                                                              \
@@ -302,7 +302,7 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
         run_halves(d, a, leafy, &w);
         return;
     }
-    const struct choice c = choose(d, a, leafy);
+    const struct choice c = choose_kernel(d, a, leafy);
     if (c.kernel == CUDA_KERNEL_linear_groups || c.kernel == CUDA_KERNEL_linear_groups_leaf)
         w.slots = groups_slots(a, leafy);
     struct tiles_at at = {0, 0};
@@ -320,7 +320,7 @@ static bool run_list(struct device *d, const struct linear_args *a, size_t n)
     if (n < 2 || n > CUDA_LIST) return false;
     for (size_t i = 0; i < n; i++) {
         if (a[i].n_groups != 1 || a[i].groups[0].w->flat != 0 || takes_halves(d, &a[i]) ||
-            choose(d, &a[i], false).kernel != CUDA_KERNEL_linear_groups ||
+            choose_kernel(d, &a[i], false).kernel != CUDA_KERNEL_linear_groups ||
             a[i].groups[0].n_rows != a[0].groups[0].n_rows)
             return false;
         list.part[i] = work_of(&a[i], false);
@@ -424,7 +424,7 @@ void op_linear_leaf_cuda(struct device *d, const struct linear_args *a)
         run(d, a, true);
     } else if (w->flat != 0) {
         if (!device_gemm_sums(d, a)) values_of_sums(d, a);
-    } else if (!takes_halves(d, a) && choose(d, a, true).folds) {
+    } else if (!takes_halves(d, a) && choose_kernel(d, a, true).folds) {
         run(d, a, true);
     } else {
         values_of_sums(d, a);

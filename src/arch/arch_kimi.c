@@ -55,7 +55,7 @@ static struct status check_either(const struct arch_reading *r)
     return status_ok();
 }
 
-static struct status check_unread(const struct arch_reading *r)
+static struct status check_kimi_unread(const struct arch_reading *r)
 {
     int64_t n_kv;
     if (r->m.tied) return expected(r, "tie_word_embeddings", "false");
@@ -180,7 +180,7 @@ struct status arch_derive_kimi(struct arch_reading *r)
                            js_type(js_get(r->node.linear_config, "kda_layers")) != JS_NULL;
     TRY(check_names(r, either, N_EITHER));
     TRY(check_names(r, only_own, N_OWN));
-    TRY(check_unread(r));
+    TRY(check_kimi_unread(r));
     if (r->node.rope_scaling != NULL || r->node.rope_parameters != NULL)
         return expected(r, "rope_scaling, rope_parameters", "none, because there is no RoPE,");
     TRY(check_members(r));
@@ -247,7 +247,7 @@ struct status arch_derive_ling(struct arch_reading *r)
 {
     TRY(check_either(r));
     TRY(check_names(r, only_own, N_OWN));
-    TRY(check_unread(r));
+    TRY(check_kimi_unread(r));
     TRY(check_ling_rope(r));
     TRY(take_ling_sizes(r));
     TRY(take_groups(r));

@@ -15,7 +15,7 @@ static struct status check_same(const struct arch_reading *r, const char *key, u
                        r->what, key, value);
 }
 
-static struct status check_names(const struct arch_reading *r)
+static struct status check_shortcut_names(const struct arch_reading *r)
 {
     const struct arch *m = &r->m;
     TRY(check_same(r, "num_hidden_layers", m->n_layers));
@@ -41,7 +41,7 @@ struct status arch_derive_shortcut(struct arch_reading *r)
     if (!m->family->shortcut) return status_ok();
     m->shortcut = true;
     m->n_layers *= 2;
-    TRY(check_names(r));
+    TRY(check_shortcut_names(r));
     TRY(check_absent(r, "n_group", m->moe.router.n_groups > 1));
     if (m->moe.n_experts + m->moe.n_zero > ROUTER_EXPERTS_MAX) {
         return status_make(STATUS_INPUT,

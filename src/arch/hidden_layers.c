@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Reads one of the layers, text [n]. */
-static struct status read_layer(const char *text, size_t n, uint32_t n_layers, uint32_t *out)
+static struct status read_layer_number(const char *text, size_t n, uint32_t n_layers, uint32_t *out)
 {
     static const char final[] = "final";
     char *end;
@@ -44,7 +44,7 @@ struct status hidden_layers_parse(const char *text, uint32_t n_layers, struct hi
     for (const char *at = text;; at++) {
         const size_t n = strcspn(at, ",");
         uint32_t layer;
-        TRY(read_layer(at, n, n_layers, &layer));
+        TRY(read_layer_number(at, n, n_layers, &layer));
         TRY(add_layer(layer, out));
         at += n;
         if (*at == '\0') return status_ok();

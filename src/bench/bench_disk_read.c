@@ -42,7 +42,7 @@ static struct status open_unnamed(const char *dir, int *fd)
 }
 
 /* Fills a block with bytes that no file system can compress. */
-static void fill_block(uint64_t *words, size_t n, uint64_t *state)
+static void fill_random(uint64_t *words, size_t n, uint64_t *state)
 {
     for (size_t i = 0; i < n; i++) {
         *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -56,7 +56,7 @@ static struct status write_blocks(const char *path, const struct bench_disk_file
     for (uint64_t at = 0; at < f->n_bytes;) {
         const size_t skip = at % BENCH_DISK_BLOCK;
         if (skip == 0)
-            fill_block((uint64_t *)(void *)block, BENCH_DISK_BLOCK / sizeof state, &state);
+            fill_random((uint64_t *)(void *)block, BENCH_DISK_BLOCK / sizeof state, &state);
         const ssize_t done = pwrite(f->fd, block + skip, BENCH_DISK_BLOCK - skip, (off_t)at);
         if (done < 0 && errno == EINTR) continue;
         if (done <= 0) return disk_error(path, "cannot be written: ");
@@ -68,7 +68,7 @@ static struct status write_blocks(const char *path, const struct bench_disk_file
 }
 
 /* Refuses to fill a disk: all_bytes are those of all ranks of the host. */
-static struct status check_room(const char *dir, uint64_t all_bytes)
+static struct status check_disk_room(const char *dir, uint64_t all_bytes)
 {
     char *name = NULL;
     uint64_t n_free = 0;
@@ -87,7 +87,7 @@ static struct status check_room(const char *dir, uint64_t all_bytes)
 static struct status write_own(const char *dir, uint64_t all_bytes, struct bench_disk_file *f)
 {
     char *block = NULL;
-    TRY(check_room(dir, all_bytes));
+    TRY(check_disk_room(dir, all_bytes));
     TRY(open_unnamed(dir, &f->fd));
     TRY(mem_map(&block, BENCH_DISK_BLOCK, "bytes to write"));
     f->is_own = true;
@@ -98,7 +98,7 @@ static struct status write_own(const char *dir, uint64_t all_bytes, struct bench
 }
 
 /* Asks the system how a file can be read. */
-static enum bench_disk_way way_of(int fd)
+static enum bench_disk_way reading_way_of(int fd)
 {
     struct statfs where;
     struct direct_reads *direct = NULL;
@@ -134,7 +134,7 @@ struct status bench_disk_open(const char *path, uint64_t all_bytes, uint32_t ran
                            "found %llu bytes",
                            path, n_ranks, (unsigned long long)all_bytes);
     if (is_folder) TRY(write_own(path, n_ranks * out->n_bytes, out));
-    out->way = way_of(out->fd);
+    out->way = reading_way_of(out->fd);
     return status_ok();
 }
 
@@ -155,7 +155,7 @@ struct disk_run {
     uint64_t n_begun, n_ended;
 };
 
-static uint64_t offset_of(const struct disk_run *r, uint64_t block)
+static uint64_t block_offset(const struct disk_run *r, uint64_t block)
 {
     return r->file->begin + block * r->how->block_bytes % r->file->n_bytes;
 }
@@ -165,7 +165,7 @@ static void begin_block(struct disk_run *r)
     const uint32_t slot = (uint32_t)(r->n_begun % r->how->depth);
     if (r->direct != NULL)
         direct_reads_start_into(r->direct, slot, r->memory + slot * r->how->block_bytes,
-                                offset_of(r, r->n_begun), r->how->block_bytes);
+                                block_offset(r, r->n_begun), r->how->block_bytes);
     r->n_begun++;
 }
 
@@ -191,7 +191,7 @@ static struct status end_block(struct disk_run *r, struct bench_disk_speed *out)
     const uint32_t slot = (uint32_t)(r->n_ended % r->how->depth);
     char *bytes = r->memory + slot * r->how->block_bytes;
     const bool arrived = r->direct != NULL && direct_reads_wait(r->direct, slot, &bytes);
-    if (!arrived) TRY(read_plainly(r, bytes, offset_of(r, r->n_ended)));
+    if (!arrived) TRY(read_plainly(r, bytes, block_offset(r, r->n_ended)));
     const uint64_t since = clock_thread_ns();
     const struct expert_file_place place = {.n_bytes = r->how->block_bytes};
     (void)expert_file_matches(&place, bytes); /* these bytes have no checksum to compare with */

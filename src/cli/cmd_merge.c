@@ -57,7 +57,8 @@ static struct status run_alone(const struct merge_options *o, const struct confi
     return st;
 }
 
-static struct status check_flags(const struct merge_flags *flags, const struct positionals *parts)
+static struct status check_merge_flags(const struct merge_flags *flags,
+                                       const struct positionals *parts)
 {
     if (flags->input.n == 0) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
     if (flags->output == NULL) return status_make(STATUS_USAGE, "--output OUT.jsonl is missing");
@@ -114,7 +115,7 @@ int cmd_merge(struct config env, int argc, char **argv)
         flags_print(&page, parsed.ask, stdout);
         return 0;
     }
-    if (!status_failed(&st)) st = check_flags(&flags, &parsed.positionals);
+    if (!status_failed(&st)) st = check_merge_flags(&flags, &parsed.positionals);
     if (!status_failed(&st)) st = input_files_expand(flags.input.values, flags.input.n, &inputs);
     if (!status_failed(&st)) st = merge_parts(&flags, &parsed.positionals, &env, &inputs, &result);
     if (!status_failed(&st) && !flags.quiet)

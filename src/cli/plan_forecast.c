@@ -205,8 +205,8 @@ static void simulation_step(void *user, uint32_t group, const struct step_plan *
  * KV blocks, all of it under --memory, and half of that where experts stream; n_kv_blocks of the
  * fit counts 9/10, or all. A job takes at most the blocks that its running sequences can use, and
  * at least those of one context. */
-static uint32_t blocks_of(const struct forecasts *f, const struct nodes *nodes,
-                          const struct candidate_layout *c)
+static uint32_t kv_blocks_of(const struct forecasts *f, const struct nodes *nodes,
+                             const struct candidate_layout *c)
 {
     const struct kv_groups g = kv_groups_of(&c->l);
     const double tables = g.n_full + g.n_windowed;
@@ -242,7 +242,7 @@ static struct status simulate(const struct forecasts *f, const struct nodes *nod
     o.layout.tp = o.layout.ep = 1;
     o.lead.quiet = true;
     o.run.dry_run = true;
-    o.run.kv_blocks = blocks_of(f, nodes, c);
+    o.run.kv_blocks = kv_blocks_of(f, nodes, c);
     o.schedule.step_tokens = (int32_t)nodes->budget.step_tokens;
     const struct dry_run_watch watch = {
         .step = simulation_step, .user = s, .mean_answer = f->f->mean_answer};

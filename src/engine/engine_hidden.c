@@ -120,8 +120,8 @@ struct status engine_send_hidden(struct engine *e, const struct batch *b, const 
 
 /* Receives the message of a stage from its rank `from` (the drawing above), and copies its layers
  * of the n rows to out->hidden. */
-static struct status take_part(struct engine *e, int from, const struct hidden_part *part, size_t n,
-                               struct step_result *out)
+static struct status take_stage_part(struct engine *e, int from, const struct hidden_part *part,
+                                     size_t n, struct step_result *out)
 {
     struct engine_hidden *s = &e->saved;
     const size_t expected = n * part->n * s->layer_bytes;
@@ -150,7 +150,7 @@ struct status engine_collect_hidden(struct engine *e, int32_t replica, struct st
     TRY(step_result_place_hidden(out, n, e->o.hidden->n * s->layer_bytes));
     for (uint32_t stage = 0; stage < e->o.layout->pp; stage++) {
         const int from = (int)layout_rank_of(e->o.layout, (uint32_t)replica, stage, 0);
-        if (s->parts[stage].n > 0) TRY(take_part(e, from, &s->parts[stage], n, out));
+        if (s->parts[stage].n > 0) TRY(take_stage_part(e, from, &s->parts[stage], n, out));
     }
     return status_ok();
 }

@@ -44,7 +44,7 @@ struct job_compute {
     uint64_t device_bytes; /* a rank's part of its GPU's memory; minimum over all ranks; 0: CPUs */
 };
 
-/* What --expert-replan did. Rows are of all ranks. */
+/* The result of --expert-replan. Rows are of all ranks. */
 struct job_replan {
     uint64_t n_steps;                     /* before it; 0: it has not happened */
     uint64_t n_moves;                     /* places that got another expert */

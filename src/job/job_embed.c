@@ -2,15 +2,11 @@
  * implemented, because vectors made in another way could not be compared with the checkpoint's. */
 #include "job/job_embed.h"
 
+#include "base/ends_with.h"
 #include "base/log.h"
 #include "base/mem.h"
 
 #include <string.h>
-
-static bool ends_with(const char *text, const char *end)
-{
-    return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
-}
 
 /* Checks that there are only transformer, pooling and normalization modules, and reads whether
  * vectors are normalized. *pools: there is a pooling module. */

@@ -99,8 +99,8 @@ static void note_rows_before(struct job *j)
 }
 
 /* Moves experts as the plan says. All ranks have made the same plan. */
-static struct status move_to(struct job *j, const struct expert_replan *plan,
-                             struct loader_stats *stats)
+static struct status move_experts_to(struct job *j, const struct expert_replan *plan,
+                                     struct loader_stats *stats)
 {
     const struct weights_source source = job_weights_source(j, j->layout);
     const int error = failpoint_pass(&j->failpoint, FAILPOINT_LOAD);
@@ -145,7 +145,7 @@ struct status job_move_experts(struct job *j)
         st = expert_replan_make(j->layout, j->experts.places, load, &plan);
         st = comm_agree(j->comm, st);
     }
-    if (!status_failed(&st)) st = move_to(j, &plan, &stats);
+    if (!status_failed(&st)) st = move_experts_to(j, &plan, &stats);
     if (!status_failed(&st)) report_moves(j, &plan, &stats);
     expert_replan_fini(&plan);
     mem_free(&load);

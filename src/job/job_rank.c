@@ -84,7 +84,7 @@ static struct status refuse_head(const char *key, const struct js_node *value)
 }
 
 /* True when the field is absent or null, or its text is `word`. */
-static bool is_default(const struct js_node *value, const char *word)
+static bool is_absent_or(const struct js_node *value, const char *word)
 {
     const char *text = js_string(value, NULL);
     return js_type(value) == JS_NULL || (text != NULL && strcmp(text, word) == 0);
@@ -100,9 +100,9 @@ static struct status read_modern(const struct js_node *config, struct modern_hea
     *out = (struct modern_head){.pool = POOL_CLS};
     if (pool != NULL && strcmp(pool, "mean") == 0)
         out->pool = POOL_MEAN;
-    else if (!is_default(pooling, "cls"))
+    else if (!is_absent_or(pooling, "cls"))
         return refuse_head(keys[0], pooling);
-    if (!is_default(gate, "gelu")) return refuse_head(keys[1], gate);
+    if (!is_absent_or(gate, "gelu")) return refuse_head(keys[1], gate);
     if (js_type(bias) == JS_NULL || js_bool(bias, &out->has_bias)) return status_ok();
     return refuse_head(keys[2], bias);
 }

@@ -42,8 +42,8 @@ void stage_free_adapters(struct stage *s)
 }
 
 /* Adds rows [begin, end) of the step to the runs of a part, as far as they are in it. */
-static void add_rows(struct part *p, struct adapter_run *runs, uint32_t adapter, size_t begin,
-                     size_t end)
+static void add_run_rows(struct part *p, struct adapter_run *runs, uint32_t adapter, size_t begin,
+                         size_t end)
 {
     const size_t part_end = p->row0 + p->hidden.n_rows;
     if (begin < p->row0) begin = p->row0;
@@ -65,7 +65,8 @@ void stage_adapters_begin(struct stage *s, const struct seq_rows *seqs, size_t n
         p->runs = runs;
         for (size_t k = 0; k < n_seqs; k++) {
             const struct seq_rows *q = &seqs[k];
-            if (adapters[k] > 0) add_rows(p, runs, adapters[k] - 1, q->row0, q->row0 + q->n_rows);
+            if (adapters[k] > 0)
+                add_run_rows(p, runs, adapters[k] - 1, q->row0, q->row0 + q->n_rows);
         }
         runs += p->n_runs;
     }

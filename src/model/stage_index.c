@@ -69,8 +69,8 @@ void stage_index_keys(struct stage *s, const struct layer *layer, const struct p
 }
 
 /* Chooses for each of the part's T rows the positions to which it attends: chosen [T, n_chosen]. */
-static void choose(struct stage *s, const struct layer *layer, const struct attn_args *args,
-                   int32_t *chosen)
+static void choose_positions(struct stage *s, const struct layer *layer,
+                             const struct attn_args *args, int32_t *chosen)
 {
     const struct arch_index *m = &s->o.model->index;
     const struct workspace_index work = workspace_index_of(s->o.model, s->o.max_rows);
@@ -91,7 +91,7 @@ void stage_attend_chosen(struct stage *s, const struct layer *layer, const struc
     const uint32_t n_chosen = s->o.model->index.n_chosen;
     const struct workspace_index work = workspace_index_of(s->o.model, s->o.max_rows);
     int32_t *chosen = s->index.chosen + p->row0 * n_chosen;
-    if (arch_has_index(s->o.model, layer->index)) choose(s, layer, args, chosen);
+    if (arch_has_index(s->o.model, layer->index)) choose_positions(s, layer, args, chosen);
     op_sparse_attention(s->o.kern, &(struct sparse_args){.attention = *args,
                                                          .chosen = chosen,
                                                          .n_chosen = n_chosen,

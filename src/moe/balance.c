@@ -47,8 +47,8 @@ static struct expert_piece *best_to_move(struct expert_piece *pieces, size_t n,
 }
 
 /* Returns the full rank's piece with the most rows; NULL: it has none. */
-static struct expert_piece *most_rows(struct expert_piece *pieces, size_t n,
-                                      const struct extremes *x)
+static struct expert_piece *piece_with_most_rows(struct expert_piece *pieces, size_t n,
+                                                 const struct extremes *x)
 {
     struct expert_piece *most = NULL;
     for (size_t i = 0; i < n; i++) {
@@ -92,7 +92,7 @@ size_t balance_pieces(struct expert_piece *pieces, size_t n, uint32_t n_ranks, u
         const struct extremes x = find_extremes(load, n_ranks);
         struct expert_piece *whole = best_to_move(pieces, n, &x);
         const uint64_t off = whole == NULL ? x.gap : balance_distance(2 * cost(whole), x.gap);
-        struct expert_piece *most = n < room ? most_rows(pieces, n, &x) : NULL;
+        struct expert_piece *most = n < room ? piece_with_most_rows(pieces, n, &x) : NULL;
         const uint32_t n_cut = rows_to_cut(most, &x);
         if (n_cut > 0 &&
             off > x.gap - BALANCE_WEIGHT_ROWS - 2 * (uint64_t)n_cut + BALANCE_LEAST_ROWS) {

@@ -216,7 +216,7 @@ struct copy_job {
     size_t n_tokens;
 };
 
-static void copy_part(const void *job_, struct part part)
+static void copy_rows_part(const void *job_, struct part part)
 {
     const struct copy_job *job = job_;
     const struct own_rows *own = job->own;
@@ -263,7 +263,7 @@ static struct status exchange_hosts_send(struct moe *m, struct pass *p)
     write_choices(m, p);
     const struct copy_job job = {b, &own, range_count(p->listed)};
     part_run(m->o.kern->team, (uint64_t)job.n_tokens * (size_t)b->at.n_hosts * own.value_bytes,
-             copy_part, &job);
+             copy_rows_part, &job);
     comm_mail_start(m->o.comm, b->mail, COMM_LANE_ROWS_OUT, pieces, 1);
     find_first_rows(m);
     return status_ok();

@@ -44,7 +44,7 @@ static struct range exchange_rows_routed(const struct moe *m, const struct pass 
 }
 
 /* Returns how many rows of local expert e come from rank g of the group. */
-static int32_t rows_from(const struct moe *m, uint32_t g, uint32_t e)
+static int32_t rows_of_peer(const struct moe *m, uint32_t g, uint32_t e)
 {
     return m->travel.rows_in[(size_t)g * m->n_local_max + e];
 }
@@ -52,7 +52,7 @@ static int32_t rows_from(const struct moe *m, uint32_t g, uint32_t e)
 static int32_t all_rows_from(const struct moe *m, uint32_t g)
 {
     int32_t n = 0;
-    for (uint32_t e = 0; e < m->n_local_max; e++) n += rows_from(m, g, e);
+    for (uint32_t e = 0; e < m->n_local_max; e++) n += rows_of_peer(m, g, e);
     return n;
 }
 
@@ -74,7 +74,7 @@ static void exchange_counts(struct moe *m, struct pass *p)
     m->n_work = 0;
     for (uint32_t e = 0; e < range_count(m->experts); e++) {
         size_t n_rows = 0;
-        for (uint32_t g = 0; g < m->n_group; g++) n_rows += (size_t)rows_from(m, g, e);
+        for (uint32_t g = 0; g < m->n_group; g++) n_rows += (size_t)rows_of_peer(m, g, e);
         p->n_in += n_rows;
         if (n_rows > 0) m->work[m->n_work++] = (struct expert_rows){m->experts.begin + e, n_rows};
     }
@@ -123,7 +123,7 @@ static struct status exchange_rows_list_runs(struct moe *m, const struct pass *p
     }
     for (uint32_t e = 0; e < range_count(m->experts); e++) {
         for (uint32_t g = 0; g < m->n_group; g++) {
-            for (int32_t n = rows_from(m, g, e); n > 0; n--) {
+            for (int32_t n = rows_of_peer(m, g, e); n > 0; n--) {
                 out->by_expert[out->n] = (int32_t)out->n;
                 out->by_source[out->n++] = source_at[g]++;
             }

@@ -3,6 +3,7 @@
 #include "weights/adapters.h"
 
 #include "arch/arch_rope.h"
+#include "base/ends_with.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "kernels/ops.h"
@@ -45,12 +46,6 @@ struct adapter_loading {
 static const char *const pair_ends[2] = {".lora_A.weight", ".lora_B.weight"};
 
 /* ---- the linear of a tensor ---- */
-
-static bool ends_with(const char *name, const char *end)
-{
-    const size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
 
 static bool site_of(enum weight_role role, enum adapter_site *out)
 {
@@ -101,7 +96,7 @@ static const char *refusal_of_unknown(const char *linear)
 }
 
 /* Reads N of "model.layers.N."; false: there is none, or the model has no such layer. */
-static bool layer_of_name(const struct arch *m, const char *name, uint32_t *layer)
+static bool layer_of_linear(const struct arch *m, const char *name, uint32_t *layer)
 {
     static const char prefix[] = "model.layers.";
     char *end;
@@ -131,7 +126,7 @@ static struct status find_linear(const struct adapter_loading *ld, const char *l
                                  struct adapter_target *t)
 {
     const struct arch *m = ld->from->model;
-    const bool in_layer = layer_of_name(m, linear, &t->layer);
+    const bool in_layer = layer_of_linear(m, linear, &t->layer);
     t->linear = in_layer ? row_of(m, t->layer, linear) : NULL;
     const char *why =
         t->linear != NULL ? adapter_refusal(m, t->linear) : refusal_of_unknown(linear);

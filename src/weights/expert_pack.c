@@ -56,8 +56,8 @@ static struct status slabs_of(const struct weights_source *from, uint32_t layer,
 }
 
 /* Computes the shape of a copy; its expert_bytes are *bytes, which the caller frees. */
-static struct status shape_of(const struct weights_source *from, uint64_t **bytes,
-                              struct expert_file_shape *out)
+static struct status pack_shape_of(const struct weights_source *from, uint64_t **bytes,
+                                   struct expert_file_shape *out)
 {
     const struct layout *l = from->layout;
     const uint32_t n_layers = from->model->n_layers;
@@ -82,7 +82,7 @@ struct status expert_pack_sizes_of(const struct weights_source *from, struct exp
     uint64_t *bytes = NULL;
     struct expert_file_shape shape;
     *out = (struct expert_pack_sizes){0};
-    const struct status st = shape_of(from, &bytes, &shape);
+    const struct status st = pack_shape_of(from, &bytes, &shape);
     for (size_t i = 0; !status_failed(&st) && i < (size_t)shape.n_layers * shape.n_parts; i++) {
         if (bytes[i] > out->expert_bytes) out->expert_bytes = bytes[i];
         out->all_bytes += bytes[i] * shape.n_experts;
@@ -199,7 +199,7 @@ struct status expert_pack_make(const struct weights_source *from, const char *pa
     uint64_t *bytes = NULL;
     struct expert_file_shape shape;
     struct expert_file *found = NULL;
-    struct status st = shape_of(from, &bytes, &shape);
+    struct status st = pack_shape_of(from, &bytes, &shape);
     if (!status_failed(&st)) st = expert_file_open(path, &shape, &found);
     if (!status_failed(&st) && found == NULL) st = make_file(from, path, window_bytes, &shape);
     expert_file_close(&found);
@@ -253,7 +253,7 @@ struct status weights_open_stream(struct weights *w, const struct weights_source
     struct expert_file_shape shape;
     TRY(expert_stream_create(&s));
     w->stream = s;
-    struct status st = shape_of(from, &bytes, &shape);
+    struct status st = pack_shape_of(from, &bytes, &shape);
     if (!status_failed(&st)) st = expert_file_open(from->expert_file, &shape, &s->file);
     mem_free(&bytes);
     TRY(st);

@@ -40,7 +40,7 @@ static bool is_there(const struct convert *c, const struct arch *m, const char *
 }
 
 /* True when the source has all tensors of the prediction layer. */
-static bool is_whole(const struct convert *c, const struct arch *m, char *missing, size_t n)
+static bool has_whole_layer(const struct convert *c, const struct arch *m, char *missing, size_t n)
 {
     const uint64_t parts = arch_layer_parts(m, m->n_layers);
     const struct arch_tensor *t;
@@ -69,7 +69,7 @@ static size_t parts_remove(struct convert *c, const char *prefix)
 static void leave_out_incomplete(struct convert *c, const struct arch *m)
 {
     char prefix[32], missing[CKPT_NAME_MAX + 32];
-    if (!m->may_predict || is_whole(c, m, missing, sizeof missing)) return;
+    if (!m->may_predict || has_whole_layer(c, m, missing, sizeof missing)) return;
     snprintf(prefix, sizeof prefix, "model.layers.%u.", m->n_layers);
     const size_t n = parts_remove(c, prefix);
     if (n == 0 || c->rank != 0) return;

@@ -1,6 +1,7 @@
 /* Recognises quantized weights by their tensors' names and checks their shapes. */
 #include "checkpoint/convert/hf_quant.h"
 
+#include "base/ends_with.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -37,12 +38,6 @@ static const struct kind {
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
 /* ---- names ---- */
-
-static bool ends_with(const char *name, const char *suffix)
-{
-    const size_t n = strlen(name), m = strlen(suffix);
-    return n > m && strcmp(name + n - m, suffix) == 0;
-}
 
 static bool is_quantized_weight(const struct kind *k, const struct safetensors_tensor *t)
 {

@@ -1,6 +1,7 @@
 /* Writes files of vectors, a block of rows at a time. */
 #include "checkpoint/file/vectors_file.h"
 
+#include "base/ends_with.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
@@ -23,11 +24,6 @@ struct vectors_file {
     FILE *npy;                          /* NULL: an HDF5 file */
     hid_t h5, vectors, id_set, id_type; /* negative: not open */
 };
-
-static bool ends_with(const char *text, const char *end)
-{
-    return strlen(text) > strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
-}
 
 bool vectors_file_is_name(const char *path)
 {

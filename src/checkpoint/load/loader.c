@@ -141,7 +141,7 @@ static void find_shared(struct loader *l)
 
 /* ---- how it is read ---- */
 
-static uint64_t bytes_of(const struct loader *l, const unsigned char *bits)
+static uint64_t bytes_read_by(const struct loader *l, const unsigned char *bits)
 {
     uint64_t n = 0;
     struct loader_place at = loader_next(l, bits, (struct loader_place){0});
@@ -159,8 +159,8 @@ static void choose_cache(struct loader *l)
 {
     const struct loader_job *job = l->o;
     const bool has_choice = job->cache == LOADER_CACHE_AUTO && job->free_bytes > 0;
-    uint64_t n_alone = bytes_of(l, l->alone);
-    const uint64_t n_shared = bytes_of(l, l->shared);
+    uint64_t n_alone = bytes_read_by(l, l->alone);
+    const uint64_t n_shared = bytes_read_by(l, l->shared);
     MPI_Allreduce(MPI_IN_PLACE, &n_alone, 1, MPI_UINT64_T, MPI_SUM, job->host);
     const bool has_room = (n_alone + n_shared) <= job->free_bytes / 2;
     int is_direct = job->cache == LOADER_CACHE_OFF;

@@ -50,7 +50,7 @@ struct arrived {
     uint64_t offset, n_bytes;
 };
 
-static size_t lines(size_t n_bytes)
+static size_t cache_lines(size_t n_bytes)
 {
     return (n_bytes + LINE - 1) / LINE * LINE;
 }
@@ -270,7 +270,7 @@ static void send_to(struct comm_mail *m, enum comm_lane lane, int host)
 static bool has_room(const struct comm_mail *m, int host, size_t n_bytes)
 {
     if (m->h->group == NULL) return n_bytes <= m->messages[host].n_bytes;
-    return m->received_bytes + lines(n_bytes) <=
+    return m->received_bytes + cache_lines(n_bytes) <=
            host_group_lane_bytes(m->h->group, own_lane(m, COMM_LANE_MAIL));
 }
 
@@ -282,7 +282,7 @@ static void *place_message(struct comm_mail *m, int host, size_t n_bytes)
         return own_grow(m, &m->messages[host], n_bytes);
     }
     const size_t offset = m->received_bytes;
-    m->received_bytes += lines(n_bytes);
+    m->received_bytes += cache_lines(n_bytes);
     char *memory = comm_mail_memory(m, COMM_LANE_MAIL, m->received_bytes);
     ((struct arrived *)(void *)memory)[host] = (struct arrived){offset, n_bytes};
     return memory + offset;
@@ -369,7 +369,7 @@ void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
     head->n_pieces = n_pieces;
     memcpy(head->pieces, pieces, (size_t)m->h->n_hosts * n_pieces * sizeof *pieces);
     m->sent_bytes = 0;
-    m->received_bytes = lines((size_t)m->h->n_hosts * sizeof(struct arrived));
+    m->received_bytes = cache_lines((size_t)m->h->n_hosts * sizeof(struct arrived));
     memset(m->is_posted, 0, (size_t)m->h->n_hosts * sizeof *m->is_posted);
     comm_mail_barrier(m);
     for (int i = 1; i < m->h->n_hosts; i++) {

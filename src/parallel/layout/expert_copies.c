@@ -14,7 +14,7 @@ static uint8_t distance_of(const struct expert_copies *c, uint32_t i)
     return c->distance != NULL ? c->distance[c->part_of[c->place[i]]] : COPY_OWN_RANK;
 }
 
-static uint8_t nearest(const struct expert_copies *c, uint32_t e)
+static uint8_t nearest_copy(const struct expert_copies *c, uint32_t e)
 {
     uint8_t least = COPY_OTHER_HOST;
     for (uint32_t i = c->first[e]; i < c->first[e + 1]; i++)
@@ -101,7 +101,7 @@ void expert_copies_share(const struct expert_copies *c, const int64_t *rows, int
             const struct candidates k = {.c = c,
                                          .begin = c->first[e],
                                          .end = c->first[e + 1],
-                                         .distance = nearest(c, e),
+                                         .distance = nearest_copy(c, e),
                                          .part_rows = part_rows};
             if (rows[e] == 0 || k.end - k.begin < 2) continue;
             for (uint32_t i = k.begin; i < k.end; i++)

@@ -18,8 +18,8 @@ void expert_load_fit(int64_t *load, size_t n)
 }
 
 /* Reads one layer's counts into load [E], scaled by expert_load_fit. */
-static struct status read_layer(const struct js_node *counts, const struct layout_model *m,
-                                uint32_t layer, int64_t *load)
+static struct status read_layer_load(const struct js_node *counts, const struct layout_model *m,
+                                     uint32_t layer, int64_t *load)
 {
     const size_t n = m->arch->layer.is_moe[layer] ? m->arch->moe.n_experts : 0;
     if (js_type(counts) != JS_ARRAY || js_count(counts) != n) {
@@ -61,7 +61,7 @@ static struct status read_root(const struct js_node *root, const struct layout_m
                            a->n_layers, js_count(all));
     }
     for (uint32_t layer = 0; layer < a->n_layers; layer++)
-        TRY(read_layer(js_at(all, layer), m, layer, load + (size_t)layer * a->moe.n_experts));
+        TRY(read_layer_load(js_at(all, layer), m, layer, load + (size_t)layer * a->moe.n_experts));
     return status_ok();
 }
 

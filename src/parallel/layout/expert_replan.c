@@ -89,7 +89,7 @@ static void match_parts(struct match *x)
 
 /* Places the experts that `part` gets: those that it had where they were, the others by ascending
  * id. */
-static void place_part(struct match *x, uint32_t part)
+static void place_experts_of(struct match *x, uint32_t part)
 {
     const struct range held = layout_experts(x->l, part);
     const uint32_t n_experts = x->old->n_experts;
@@ -108,14 +108,14 @@ static void place_part(struct match *x, uint32_t part)
 }
 
 /* Sets the layer's places to those of `dealt`, with as few moves as the matching finds. */
-static void take_layer(struct match *x, const struct expert_places *dealt, uint32_t layer,
-                       struct expert_places *p)
+static void take_layer_places(struct match *x, const struct expert_places *dealt, uint32_t layer,
+                              struct expert_places *p)
 {
     const size_t n_places = p->n_places;
     x->was = x->old->expert + layer * n_places;
     x->dealt = dealt->expert + layer * n_places;
     match_parts(x);
-    for (uint32_t i = 0; i < x->l->ep; i++) place_part(x, i);
+    for (uint32_t i = 0; i < x->l->ep; i++) place_experts_of(x, i);
     memcpy(p->expert + layer * n_places, x->expert, n_places * sizeof *x->expert);
     expert_places_list(p, layer);
 }
@@ -147,7 +147,7 @@ static struct status replan_layers(struct match *x, const int64_t *load,
             TRY(fullest_in(x->l, x->old, load, layer, of_part, &now));
             TRY(fullest_in(x->l, dealt, load, layer, of_part, &then));
             if (then * 100 <= now * (100 - EXPERT_REPLAN_GAIN) && now > 0)
-                take_layer(x, dealt, layer, out->places);
+                take_layer_places(x, dealt, layer, out->places);
         }
     }
     return status_ok();

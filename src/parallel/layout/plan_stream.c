@@ -2,7 +2,7 @@
 #include "parallel/layout/layout_cost.h"
 #include "parallel/layout/plan_report.h"
 
-static double gib(double bytes)
+static double in_gib(double bytes)
 {
     return bytes / (double)(1ull << 30);
 }
@@ -53,7 +53,7 @@ struct status plan_report_stream(const struct layout *l, const struct topo *t,
     strbuf_printf(out,
                   "\nStreaming %.2f GiB of a rank's experts are on disk, and memory holds %.2f GiB "
                   "of them; a step in which every expert has rows reads %.2f GiB\n",
-                  gib(s.on_disk), gib(s.in_memory), gib(s.read));
+                  in_gib(s.on_disk), in_gib(s.in_memory), in_gib(s.read));
     strbuf_printf(out,
                   "%*sa host's disk at %.2f GB/s needs %.2f s for its ranks, in which they compute "
                   "about %.0f rows; steps have at most %u, so about %.0f rows a second\n",

@@ -7,7 +7,7 @@
 
 enum { MANY_ROWS = 1 << 12 /* rows of a block so large that its head and padding hardly count */ };
 
-static double choose(uint32_t n, uint32_t k)
+static double ways_to_choose(uint32_t n, uint32_t k)
 {
     double c = 1;
     if (k > n) return 0;
@@ -37,8 +37,8 @@ static double none_on_host(const struct wire_shape *s, uint32_t held)
     const uint32_t size = s->n_experts / groups, mine = (held + size - 1) / size;
     double p = 0;
     for (uint32_t j = 0; j <= mine && j <= chosen; j++) {
-        const double ways = choose(mine, j) * choose(groups - mine, chosen - j);
-        p += ways / choose(groups, chosen) *
+        const double ways = ways_to_choose(mine, j) * ways_to_choose(groups - mine, chosen - j);
+        p += ways / ways_to_choose(groups, chosen) *
              none_chosen(chosen * size, j * held / mine, s->n_chosen);
     }
     return p;

@@ -37,7 +37,7 @@ bool dataset_lines_split(const char *path, size_t *n_file)
     return false;
 }
 
-static struct status check_type(struct dataset_lines *d)
+static struct status check_string_type(struct dataset_lines *d)
 {
     static const char *const classes[] = {
         "integers",  "floats",     "times",        "strings",   "bit fields", "opaque values",
@@ -100,7 +100,7 @@ static struct status dataset_lines_find(struct dataset_lines *d, const char *pat
     d->set = H5Dopen2(d->file, path + n_file + 1, H5P_DEFAULT);
     if (d->set < 0) return h5_error(STATUS_INPUT, d->name.data, "the dataset cannot be opened");
     d->type = H5Dget_type(d->set);
-    TRY(check_type(d));
+    TRY(check_string_type(d));
     return check_shape(d);
 }
 

@@ -105,7 +105,7 @@ static const struct encoder_row rows[ENCODER_FORMAT_COUNT] = {
     [ENCODER_XZ] = {".xz", run_xz},
 };
 
-static bool ends_with(const char *path, const char *ending)
+static bool has_ending(const char *path, const char *ending)
 {
     const size_t n = strlen(path), n_ending = strlen(ending);
     return n > n_ending && strcasecmp(path + n - n_ending, ending) == 0;
@@ -114,7 +114,7 @@ static bool ends_with(const char *path, const char *ending)
 enum encoder_format encoder_format_of(const char *path)
 {
     enum encoder_format f = ENCODER_GZIP;
-    while (f < ENCODER_FORMAT_COUNT && !ends_with(path, rows[f].ending)) f++;
+    while (f < ENCODER_FORMAT_COUNT && !has_ending(path, rows[f].ending)) f++;
     return f < ENCODER_FORMAT_COUNT ? f : ENCODER_PLAIN;
 }
 
@@ -123,7 +123,7 @@ struct status encoder_check_name(const char *flag, const char *path)
     static const char *const unknown[] = {".bz2", ".lz4", ".lzma", ".br",      ".zip",
                                           ".7z",  ".Z",   ".zstd", ".parquet", ".arrow"};
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
-        if (!ends_with(path, unknown[i])) continue;
+        if (!has_ending(path, unknown[i])) continue;
         return status_make(STATUS_USAGE,
                            "--%s %s: expected JSON lines, plain or compressed (.gz, .zst, .xz), "
                            "found the ending %s",

@@ -204,7 +204,7 @@ struct status receipt_make(const char *output, const char *journal, struct strbu
 
 /* ---- comparison ---- */
 
-static size_t line_bytes(const char *text)
+static size_t bytes_of_line(const char *text)
 {
     return strcspn(text, "\n");
 }
@@ -212,7 +212,7 @@ static size_t line_bytes(const char *text)
 /* The bytes of a member without the comma after it. */
 static int member_bytes(const char *text)
 {
-    const size_t n = line_bytes(text);
+    const size_t n = bytes_of_line(text);
     return (int)(n > 0 && text[n - 1] == ',' ? n - 1 : n);
 }
 
@@ -230,8 +230,8 @@ static struct status compare_receipts(const char *path, const char *here, const 
     static const char last[] = "\"lines_xxh128\"";
     bool is_same_job = false;
     while (*here != '\0' || *there != '\0') {
-        const size_t n = line_bytes(here);
-        if (n != line_bytes(there) || memcmp(here, there, n) != 0)
+        const size_t n = bytes_of_line(here);
+        if (n != bytes_of_line(there) || memcmp(here, there, n) != 0)
             return differ(path, is_same_job, here, there);
         if (strncmp(here, last, sizeof last - 1) == 0) is_same_job = true;
         here += n + (here[n] == '\n');

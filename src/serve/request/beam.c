@@ -174,8 +174,8 @@ static struct status unpack_one(const struct beam_search *b, const char **at, co
     return status_ok();
 }
 
-static struct status unpack(const struct beam_search *b, const char **at, const char *end,
-                            struct hypothesis *list, int32_t *n, bool *taken)
+static struct status unpack_beam(const struct beam_search *b, const char **at, const char *end,
+                                 struct hypothesis *list, int32_t *n, bool *taken)
 {
     uint64_t count = 0;
     *taken = take_bytes(at, end, &count, sizeof count) && count <= (uint64_t)b->r->ask->beam.width;
@@ -187,8 +187,8 @@ static struct status unpack(const struct beam_search *b, const char **at, const 
 struct status beam_unpack(struct beam_search *b, const char *bytes, size_t n, bool *taken)
 {
     const char *end = bytes + n;
-    TRY(unpack(b, &bytes, end, b->running, &b->n_running, taken));
-    if (*taken) TRY(unpack(b, &bytes, end, b->ended, &b->n_ended, taken));
+    TRY(unpack_beam(b, &bytes, end, b->running, &b->n_running, taken));
+    if (*taken) TRY(unpack_beam(b, &bytes, end, b->ended, &b->n_ended, taken));
     *taken = *taken && bytes == end && b->n_running > 0 && b->running[0].n < b->n_most;
     for (int32_t i = 1; i < b->n_running; i++)
         *taken = *taken && b->running[i].n == b->running[0].n;

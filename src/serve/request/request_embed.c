@@ -288,7 +288,7 @@ static void norm_work(const struct rank_rules *rank, size_t width)
 /* Sets rank->work [D] to the dense layer's outputs for the pooled row, after tanh, or after GELU
  * and a layer norm. The outputs' sums grow side by side, because an addition must wait for the one
  * before it in the same sum. */
-static void read_row(const struct request *r, const struct rank_rules *rank, size_t width)
+static void read_vector_row(const struct request *r, const struct rank_rules *rank, size_t width)
 {
     const double n_rows = r->ask->pool == POOL_MEAN ? (double)r->n_prompt : 1;
     const double unit = 1.0 / ((double)(1 << PLAN_POOL_BITS) * n_rows);
@@ -314,7 +314,7 @@ static void read_row(const struct request *r, const struct rank_rules *rank, siz
 static void score_by_dense(const struct request *r, const struct rank_rules *rank, size_t width,
                            float *out)
 {
-    read_row(r, rank, width);
+    read_vector_row(r, rank, width);
     for (size_t k = 0; k < rank->n_labels; k++) {
         double sum = 0;
         for (size_t i = 0; i < width; i++) sum += rank->work[i] * (double)rank->head[k * width + i];

@@ -240,7 +240,7 @@ static struct status read_logprobs(struct request_parser *p, const struct js_nod
 /* ---- several answers, and beam search: shoal's own object "beam", beam_width, num_beams
  * (transformers), and use_beam_search with best_of or n (older vLLM) ---- */
 
-static bool is_given(const struct js_node *fields, const char *key)
+static bool is_field_given(const struct js_node *fields, const char *key)
 {
     return js_type(js_get(fields, key)) != JS_NULL;
 }
@@ -298,7 +298,7 @@ static struct status read_width(struct request_parser *p, const struct js_node *
         if (*width == 0) return request_bad(p, "invalid_request", "beam: expected a width");
     }
     for (int i = 0; i < 2; i++) {
-        if (!is_given(fields, names[i])) continue;
+        if (!is_field_given(fields, names[i])) continue;
         if (*width > 0) {
             return request_bad(p, "invalid_request",
                                "%s: expected one way of asking for beam search", names[i]);
@@ -343,7 +343,7 @@ static struct status check_beam(struct request_parser *p, const struct js_node *
                              p->ask->penalties.frequency != 0,
                              p->ask->penalties.presence != 0};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        if (!is_other[i] || !is_given(fields, refused[i])) continue;
+        if (!is_other[i] || !is_field_given(fields, refused[i])) continue;
         return request_bad(p, "unsupported", "%s: not supported together with beam search",
                            refused[i]);
     }

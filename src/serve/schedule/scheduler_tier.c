@@ -268,7 +268,7 @@ void scheduler_tier_leave(struct scheduler *s, struct sequence *q)
 }
 
 /* Lets q continue, because all its blocks have been read. */
-static struct status arrive(struct scheduler *s, struct sequence *q)
+static struct status let_continue(struct scheduler *s, struct sequence *q)
 {
     const size_t n_before = q->n_computed;
     q->n_computed = q->n_back * PLAN_BLOCK_TOKENS;
@@ -329,7 +329,7 @@ struct status scheduler_tier_take(struct scheduler *s, const struct step_result 
         if (m[PLAN_MOVED_READS + i - from] == 0)
             fail_read(s, &read);
         else if (read.q->n_arriving == 0)
-            TRY(arrive(s, read.q));
+            TRY(let_continue(s, read.q));
     }
     return status_ok();
 }

@@ -7,7 +7,7 @@
 
 enum flow { FLOW_FAILED, FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE };
 
-static enum flow run_list(struct jrun *r, struct jscope *s, const struct jnode *first);
+static enum flow run_statements(struct jrun *r, struct jscope *s, const struct jnode *first);
 
 struct jscope *jscope_new(struct jrun *r, struct jscope *parent)
 {
@@ -80,7 +80,7 @@ static enum flow capture(struct jrun *r, struct jscope *s, const struct jnode *f
     struct jbuild b, *before = r->out;
     jbuild_init(&b, r);
     r->out = &b;
-    const enum flow flow = run_list(r, s, first);
+    const enum flow flow = run_statements(r, s, first);
     r->out = before;
     if (flow == FLOW_FAILED || !jbuild_end(&b, out)) return FLOW_FAILED;
     return flow;
@@ -117,7 +117,7 @@ static enum flow run_if(struct jrun *r, struct jscope *s, const struct jnode *n)
     for (const struct jnode *branch = n->list; branch != NULL; branch = branch->next) {
         struct jvalue test = jbool(true);
         if (branch->a != NULL && !jeval(r, s, branch->a, &test)) return FLOW_FAILED;
-        if (jtruth(&test)) return run_list(r, s, branch->list);
+        if (jtruth(&test)) return run_statements(r, s, branch->list);
     }
     return FLOW_NEXT;
 }
@@ -158,14 +158,14 @@ static enum flow run_for(struct jrun *r, struct jscope *s, const struct jnode *n
         if (inner == NULL || !jsteps(r, 1)) return FLOW_FAILED;
         if (name != NULL && !jscope_set(r, inner, name, &handle)) return FLOW_FAILED;
         if (!jinja_run_assign(r, inner, n->a, &items[loop->index0])) return FLOW_FAILED;
-        const enum flow flow = run_list(r, inner, n->list);
+        const enum flow flow = run_statements(r, inner, n->list);
         if (flow == FLOW_FAILED) return flow;
         if (flow == FLOW_BREAK) break;
         if (flow == FLOW_NEXT) completed = true;
     }
     if (completed || n->d == NULL) return FLOW_NEXT;
     struct jscope *inner = jscope_new(r, s);
-    return inner == NULL ? FLOW_FAILED : run_list(r, inner, n->d->list);
+    return inner == NULL ? FLOW_FAILED : run_statements(r, inner, n->d->list);
 }
 
 static enum flow run_with(struct jrun *r, struct jscope *s, const struct jnode *n)
@@ -177,7 +177,7 @@ static enum flow run_with(struct jrun *r, struct jscope *s, const struct jnode *
         if (!jeval(r, s, set->b, &value) || !jinja_run_assign(r, inner, set->a, &value))
             return FLOW_FAILED;
     }
-    return run_list(r, inner, n->list);
+    return run_statements(r, inner, n->list);
 }
 
 static bool define_macro(struct jrun *r, struct jscope *s, const struct jnode *n)
@@ -222,12 +222,12 @@ static enum flow run_one(struct jrun *r, struct jscope *s, const struct jnode *n
         return FLOW_CONTINUE;
     default: /* JN_SCOPE */
         inner = jscope_new(r, s);
-        return inner == NULL ? FLOW_FAILED : run_list(r, inner, n->list);
+        return inner == NULL ? FLOW_FAILED : run_statements(r, inner, n->list);
     }
     return ok ? FLOW_NEXT : FLOW_FAILED;
 }
 
-static enum flow run_list(struct jrun *r, struct jscope *s, const struct jnode *first)
+static enum flow run_statements(struct jrun *r, struct jscope *s, const struct jnode *first)
 {
     if (!jenter(r)) return FLOW_FAILED;
     enum flow flow = FLOW_NEXT;
@@ -347,7 +347,7 @@ struct status jinja_render(const struct jinja *t, const struct jinja_var *vars, 
     struct jscope *globals = jscope_new(&r, NULL);
     struct jscope *top = globals == NULL ? NULL : jscope_new(&r, globals);
     if (top != NULL && set_globals(&r, globals) && set_vars(&r, globals) &&
-        run_list(&r, top, t->body) != FLOW_FAILED) {
+        run_statements(&r, top, t->body) != FLOW_FAILED) {
         r.st = take_output(&b, out);
     }
     out->n_steps = r.steps;

@@ -227,7 +227,7 @@ static struct status add_class(struct parser *p, uint32_t from, uint32_t *end)
 
 static struct status add_alternatives(struct parser *p, uint32_t from, uint32_t *end);
 
-static struct status add_group(struct parser *p, uint32_t from, uint32_t *end)
+static struct status add_parentheses(struct parser *p, uint32_t from, uint32_t *end)
 {
     if (takes(p, '?') && !takes(p, ':'))
         return regex_bad(p,
@@ -244,7 +244,7 @@ static struct status add_atom(struct parser *p, uint32_t from, uint32_t *end)
     struct set s = {.n = 0};
     uint32_t c;
     bool is_kind = false;
-    if (takes(p, '(')) return add_group(p, from, end);
+    if (takes(p, '(')) return add_parentheses(p, from, end);
     if (takes(p, '[')) return add_class(p, from, end);
     if (takes(p, '.')) {
         TRY(add_range(p, &s, 0, '\n' - 1));

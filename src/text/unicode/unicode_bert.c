@@ -40,9 +40,9 @@ static const struct code_range IDEOGRAPHS[] = {
 };
 /* clang-format on */
 
-#define IN_RANGES(c, ranges) in_ranges(c, ranges, sizeof(ranges) / sizeof(ranges)[0])
+#define IN_RANGES(c, ranges) in_bert_ranges(c, ranges, sizeof(ranges) / sizeof(ranges)[0])
 
-static bool in_ranges(uint32_t c, const struct code_range *ranges, size_t n)
+static bool in_bert_ranges(uint32_t c, const struct code_range *ranges, size_t n)
 {
     for (size_t i = 0; i < n && c >= ranges[i].first; i++)
         if (c <= ranges[i].last) return true;
