@@ -82,3 +82,12 @@ void act_codes_scatter(const struct kern_table *k, struct act_rows *rows, const 
     a.to = (float *)(void *)rows->codes.sums;
     op_scatter_rows(k, &a);
 }
+
+struct quant_rows act_codes_from(const struct quant_rows *all, size_t row)
+{
+    struct quant_rows from = *all;
+    from.codes += row * all->n_groups * all->group;
+    from.scales += row * all->n_groups;
+    from.sums += row * all->n_groups;
+    return from;
+}

@@ -89,9 +89,22 @@ DEVICE_INLINE bool kern_router_is_sigmoid(const struct router_args *a)
     return a->rule.kind == ROUTER_SIGMOID || a->rule.kind == ROUTER_SIGMOID_RENORM;
 }
 
+/* True when an expert's score depends on its own logit alone. */
+DEVICE_INLINE bool kern_router_is_apart(const struct router_args *a)
+{
+    return kern_router_is_sigmoid(a) || a->rule.kind == ROUTER_ROOT_RENORM;
+}
+
 DEVICE_INLINE float kern_sigmoid(float x)
 {
     return 1.0f / (1.0f + el_exp_body(-x));
+}
+
+/* Returns the score of such an expert. */
+DEVICE_INLINE float kern_router_apart(const struct router_args *a, float logit)
+{
+    return a->rule.kind == ROUTER_ROOT_RENORM ? sqrtf(el_softplus_body(logit))
+                                              : kern_sigmoid(logit);
 }
 
 /* True when softmax scores with a bias choose the experts. */
@@ -138,9 +151,9 @@ DEVICE_INLINE void kern_router_limit(const struct router_args *a, float *keys)
 DEVICE_INLINE float kern_router_key_of(const struct router_args *a, float logit, uint32_t e,
                                        float max, float sum)
 {
-    const bool sigmoid = kern_router_is_sigmoid(a);
-    if (!sigmoid && !kern_router_is_biased(a)) return logit;
-    const float score = sigmoid ? kern_sigmoid(logit) : el_exp_body(logit - max) / sum;
+    const bool apart = kern_router_is_apart(a);
+    if (!apart && !kern_router_is_biased(a)) return logit;
+    const float score = apart ? kern_router_apart(a, logit) : el_exp_body(logit - max) / sum;
     return a->bias != NULL ? score + a->bias[e] : score;
 }
 
@@ -157,11 +170,25 @@ DEVICE_INLINE const float *kern_router_keys(const struct router_args *a, const f
     return own;
 }
 
+/* ids[n] = the given ids in ascending order. */
+DEVICE_INLINE void kern_router_take(const int32_t *given, int32_t *ids, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = i;
+        for (; at > 0 && ids[at - 1] > given[i]; at--) ids[at] = ids[at - 1];
+        ids[at] = given[i];
+    }
+}
+
 /* ids[n_chosen] = the experts chosen for one row, in ascending order. */
 DEVICE_INLINE void kern_router_ids(const struct router_args *a, const float *logits, float max,
                                    float sum, int32_t *ids)
 {
     float own[ROUTER_EXPERTS_MAX];
+    if (a->given != NULL) {
+        kern_router_take(a->given + (ids - a->ids), ids, a->n_chosen);
+        return;
+    }
     kern_router_choose(kern_router_keys(a, logits, max, sum, own), a->n_experts, a->n_chosen, ids);
 }
 
@@ -171,16 +198,16 @@ DEVICE_INLINE void kern_router_weights(const struct router_args *a, const float 
                                        const int32_t *ids, float max, float sum, float *weights)
 {
     const bool after = a->rule.kind == ROUTER_SIGMOID_AFTER;
-    const bool sigmoid = after || kern_router_is_sigmoid(a);
+    const bool apart = after || kern_router_is_apart(a);
     const bool renormalised = a->rule.kind != ROUTER_SOFTMAX && a->rule.kind != ROUTER_SIGMOID &&
                               a->rule.kind != ROUTER_BIASED && !after;
     float chosen = 0.0f;
     for (uint32_t i = 0; i < a->n_chosen; i++) {
         const float l = logits[ids[i]];
-        weights[i] = sigmoid ? kern_sigmoid(l) : el_exp_body(l - max) / sum;
+        weights[i] = apart ? kern_router_apart(a, l) : el_exp_body(l - max) / sum;
         chosen += weights[i];
     }
-    if (sigmoid) chosen += 1e-20f;
+    if (apart) chosen += 1e-20f;
     for (uint32_t i = 0; i < a->n_chosen; i++) {
         if (renormalised) weights[i] /= chosen;
         if (a->rule.scale != 0.0f) weights[i] *= a->rule.scale;

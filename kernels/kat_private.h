@@ -46,6 +46,7 @@ uint64_t kat_index(struct kat_bench *b, enum dtype t);
 uint64_t kat_delta(struct kat_bench *b, enum dtype t);
 uint64_t kat_delta_channels(struct kat_bench *b, enum dtype t);
 uint64_t kat_scan(struct kat_bench *b, enum dtype t);
+uint64_t kat_pool(struct kat_bench *b, enum dtype t);
 uint64_t kat_conv(struct kat_bench *b, enum dtype t);
 
 #endif

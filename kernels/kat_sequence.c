@@ -243,3 +243,20 @@ uint64_t kat_conv(struct kat_bench *b, enum dtype t)
     const uint64_t h = kat_hash(kat_hash_start, b->y, N * sizeof *b->y);
     return kat_hash(h, b->w, N * sizeof *b->w);
 }
+
+uint64_t kat_pool(struct kat_bench *b, enum dtype t)
+{
+    enum { N_CHANNELS = 37, N_POOLED = 9 };
+    float m[N_CHANNELS], l[N_CHANNELS] = {0}, s[N_CHANNELS] = {0};
+    uint64_t h = kat_hash_start;
+    (void)t;
+    for (int i = 0; i < N_CHANNELS; i++) m[i] = -INFINITY;
+    kat_fill(41, b->x, N_CHANNELS * N_POOLED, 30.0f);
+    kat_fill(42, b->w, N_CHANNELS * N_POOLED, 4.0f);
+    kat_fill(43, b->y, N_CHANNELS, 1.0f);
+    for (int i = 0; i < N_POOLED; i++)
+        b->t->pool_add(&(struct pool_sums){m, l, s}, b->x + i * N_CHANNELS, b->y,
+                       b->w + i * N_CHANNELS, N_CHANNELS);
+    h = kat_hash(kat_hash(h, m, sizeof m), l, sizeof l);
+    return kat_hash(h, s, sizeof s);
+}

@@ -209,6 +209,13 @@ struct state_run {
     bool by_channel; /* delta rule: a decay for each element of the key */
 };
 
+/* The running sums of a softmax for each of some channels (online softmax; Milakov and Gimelshein,
+ * 2018, arXiv 1805.02867): the largest logit, the sum of exponentials, and the sum of values times
+ * these; before the first row -infinity, 0 and 0. */
+struct pool_sums {
+    float *m, *l, *s;
+};
+
 /* Causal attention over the cache (the rows' own K and V are already written there). For each row
  * at position p and head h with kv head g = kv_of_head[h]:
  *   tile t covers positions [64t, 64t + 64), clipped to the visible ones, [lo, hi] with
@@ -306,6 +313,9 @@ struct router_args {
     struct router_rule rule;
     const float *bias; /* [E], added to the keys, not to the weights, of ROUTER_SIGMOID,
                           ROUTER_BIASED and both .._RENORM; NULL: none */
+    /* [T, K] in host memory: the experts of each row, in any order, instead of those with the
+     * largest keys; NULL: none. Not with ROUTER_MIXER, not on a device */
+    const int32_t *given;
 };
 
 /* How packing changes words of four bytes: not at all; by adding the bias to int8 codes; or by
@@ -419,6 +429,12 @@ struct kern_table {
     /* Compute the rows of a run (struct state_run). */
     void (*delta_rule)(const struct state_run *r);
     void (*scan)(const struct state_run *r);
+
+    /* Adds one row to the sums of n channels. With x = z_i + bias_i, m' = m_i > x ? m_i : x, a =
+     * exp(m_i - m'), b = exp(x - m'):
+     * l_i = fma(l_i, a, b); s_i = fma(s_i, a, b * v_i); m_i = m' */
+    void (*pool_add)(const struct pool_sums *p, const float *z, const float *bias, const float *v,
+                     size_t n);
 
     /* h_i = h_i + x_i */
     void (*add)(float *h, const float *x, size_t n);

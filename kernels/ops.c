@@ -200,15 +200,38 @@ struct swiglu_job {
     const struct swiglu_args *a;
 };
 
+/* y = swiglu of clamped gate and up. */
+static void swiglu_limited(const struct swiglu_job *job, const float *gate, const float *up,
+                           float *y)
+{
+    enum { BLOCK = 256 };
+    const float most = job->a->limit;
+    float g[BLOCK], u[BLOCK];
+    for (size_t i0 = 0; i0 < job->a->n; i0 += BLOCK) {
+        const size_t n = job->a->n - i0 < BLOCK ? job->a->n - i0 : BLOCK;
+        for (size_t i = 0; i < n; i++) {
+            const float below = most < up[i0 + i] ? most : up[i0 + i];
+            g[i] = most < gate[i0 + i] ? most : gate[i0 + i];
+            u[i] = -most > below ? -most : below;
+        }
+        job->k->swiglu(g, u, n, y + i0);
+    }
+}
+
 static void swiglu_part(const void *job_, struct part part)
 {
     const struct swiglu_job *job = job_;
     const struct swiglu_args *a = job->a;
     size_t row0, row1;
     if (!part_take(&part, a->n_rows, a->n * EXP_COST + 1, &row0, &row1)) return;
-    for (size_t row = row0; row < row1; row++)
-        kern_gate(job->k, a->kind, a->gate + row * a->stride, a->up + row * a->stride, a->n,
-                  a->y + row * a->y_stride);
+    for (size_t row = row0; row < row1; row++) {
+        const float *gate = a->gate + row * a->stride, *up = a->up + row * a->stride;
+        float *y = a->y + row * a->y_stride;
+        if (a->limit > 0)
+            swiglu_limited(job, gate, up, y);
+        else
+            kern_gate(job->k, a->kind, gate, up, a->n, y);
+    }
 }
 
 void op_swiglu(const struct kern_table *k, const struct swiglu_args *a)

@@ -190,6 +190,74 @@ void op_sparse_attention(const struct kern_table *k, const struct sparse_args *a
 /* Local. Returns the bytes of `gathered` for one row. */
 size_t sparse_gather_bytes(const struct kv_view *kv, uint32_t n_chosen);
 
+/* Compressed entries (DeepSeek-V4, 2026, section 2.3) in the cache of a layer, beside the keys of
+ * its blocks. Entry w stands for the positions [w rate, (w + 1) rate) and lies in the block of its
+ * last position, at place w % n of the block's n = max(64 / rate, 1) places. After the keys a block
+ * has entries [n, head_dim], then their index keys [n, index_dim], and for i8 the scales [n] of
+ * both, all in the cache's type. */
+struct entry_view {
+    struct kv_view kv; /* the layer's keys; latent, G = 1 */
+    uint32_t rate, index_dim;
+};
+
+/* Makes the entries of rows, or their index keys. Each row has values v and logits z of `parts`
+ * times dim channels. With two parts the first ones count for the entry after the row's own, the
+ * last ones for its own. For each channel, over the rows of the entry before (first parts) and then
+ * of its own (last parts), ascending:
+ *   x = z + bias of the position in its entry
+ *   M' = M > x ? M : x, a = exp(M - M'), b = exp(x - M'), L' = fma(L, a, b),
+ *   S' = fma(S, a, b * v), from -infinity, 0 and 0
+ * entry = rmsnorm(S / L, norm), of which the last `rot` elements rotate as op_rope_ends rotates a
+ * row at position w rate. M, L and S of unfinished entries are the sequence's state. */
+struct pool_args {
+    float *v;            /* [T, parts * dim]; undefined afterwards */
+    const float *z;      /* [T, parts * dim] */
+    const float *bias;   /* [rate, parts * dim] */
+    const float *norm;   /* [dim] */
+    uint32_t parts, dim; /* 1 or 2 */
+    float eps;
+    const float *inv_freq; /* [rot / 2] */
+    uint32_t rot;
+    float rope_scale; /* multiplies cos and sin */
+    float *states;    /* [slots] of pool_state_floats, state_stride apart */
+    size_t state_stride;
+    struct entry_view to;
+    bool is_index;               /* makes index keys */
+    const struct seq_rows *seqs; /* [n_seqs], covering all T rows */
+    size_t n_seqs, n_rows;
+};
+/* Runs struct pool_args. Not on a device. */
+void op_pool(const struct kern_table *k, const struct pool_args *a);
+
+/* Local. Returns the floats of a sequence's state. */
+static inline size_t pool_state_floats(uint32_t parts, uint32_t dim)
+{
+    return 3 * (size_t)parts * dim;
+}
+
+/* Copies the index keys of a sequence's first n entries to whole blocks of a cache of their own,
+ * for op_index. Not on a device. */
+void op_entry_keys(const struct kern_table *k, const struct entry_view *from,
+                   const struct seq_rows *seq, size_t n, const struct kv_view *to);
+
+/* Attention of each row over a window of its last positions and over entries, as if these were the
+ * positions 0, 1, ... of a sequence of their own, the window first, both ascending. A row at
+ * position p sees the entries [0, (p + 1) / rate); if these are more than n_chosen, only the chosen
+ * ones. Not on a device. */
+struct entry_attention {
+    struct attn_args attention; /* window at least 1; kv: the window's keys */
+    struct entry_view entries;
+    const int32_t *chosen; /* [T, n_chosen] of op_index; NULL: all entries */
+    uint32_t n_chosen;
+    /* work: the keys and entries of n_gather rows at a time, in blocks of the cache's type, n_tiles
+     * of them for each row; n_gather * n_tiles * kv_half_bytes bytes */
+    void *gathered;
+    size_t n_gather, n_tiles;
+    int32_t *blocks;       /* work [n_gather, n_tiles] */
+    struct seq_rows *rows; /* work [T] */
+};
+void op_entry_attention(const struct kern_table *k, const struct entry_attention *a);
+
 /* Where heads of rows lie: head h of row t begins at x + t * row_stride + h * head_stride. */
 struct head_view {
     const float *x;
@@ -325,13 +393,15 @@ struct sigmoid_heads {
 };
 void op_sigmoid_heads(const struct kern_table *k, const struct sigmoid_heads *a);
 
-/* y = swiglu (or geglu, by `kind`) of gate and up, n columns of each row. */
+/* y = swiglu (or geglu, by `kind`) of gate and up, n columns of each row. With a limit, of
+ * min(gate_i, limit) and min(max(up_i, -limit), limit); a NaN stays NaN. */
 struct swiglu_args {
     const float *gate, *up; /* [n_rows, stride] */
     size_t stride, n_rows, n;
     float *y; /* [n_rows, y_stride]; may be gate */
     size_t y_stride;
     enum gate_kind kind;
+    float limit; /* 0: none. Not on a device */
 };
 void op_swiglu(const struct kern_table *k, const struct swiglu_args *a);
 
@@ -361,6 +431,62 @@ void op_axpy(const struct kern_table *k, float w, const float *x, size_t n, floa
 
 /* x_i = x_i * w */
 void op_scale(const struct kern_table *k, float *x, float w, size_t n);
+
+/* Hyper-connections (mHC; Xie et al., 2025, arXiv 2512.24880): the weights of n streams for a
+ * block, from the outputs `mix` of a linear. All arithmetic is in f32 and each step is rounded.
+ *   pre_j  = 1 / (1 + exp(-(mix_j * scale_0 + base_j))) + eps
+ *   post_j = 2 * (1 / (1 + exp(-(mix_(n+j) * scale_1 + base_(n+j)))))
+ *   comb_jk = e_jk / (sum over k of e_jk) + eps,  e_jk = exp(l_jk - the largest l_j of its row),
+ *       l_jk = mix_(2n + jn + k) * scale_2 + base_(2n + jn + k)
+ *   comb_jk /= (sum over j of comb_jk) + eps; then, iterations - 1 times,
+ *   comb_jk /= (sum over k of comb_jk) + eps; comb_jk /= (sum over j of comb_jk) + eps
+ * Sums are chains of plain adds, ascending, from +0. With `pre` alone, post and comb are NULL. */
+struct stream_weights_args {
+    const float *mix;          /* [n_rows, (2 + n) n]; with pre alone [n_rows, n] */
+    const float *base, *scale; /* [(2 + n) n], [3]; with pre alone [n], [1] */
+    size_t n_rows;
+    uint32_t n, iterations;
+    float eps;
+    float *pre, *post, *comb; /* [n_rows, n], [n_rows, n], [n_rows, n, n] */
+};
+void op_stream_weights(const struct kern_table *k, const struct stream_weights_args *a);
+
+/* y_d = fma chain over j ascending, from +0, of pre_j * h_jd. Not on a device. */
+struct stream_sum_args {
+    const float *h;   /* rows of [n, width] */
+    const float *pre; /* [n_rows, n] */
+    size_t n_rows;
+    uint32_t n, width;
+    const int32_t *rows; /* list [n_rows]: the rows of h; NULL: rows 0, 1, ... */
+    float *y;            /* [n_rows, width] */
+};
+void op_stream_sum(const struct kern_table *k, const struct stream_sum_args *a);
+
+/* h_kd = fma(post_k, y_d, fma chain over j ascending, from +0, of comb_jk * h_jd). Not on a device.
+ */
+struct stream_add_args {
+    float *h;                 /* [n_rows, n, width] */
+    const float *y;           /* [n_rows, width] */
+    const float *post, *comb; /* [n_rows, n], [n_rows, n, n] */
+    size_t n_rows;
+    uint32_t n, width;
+};
+void op_stream_add(const struct kern_table *k, const struct stream_add_args *a);
+
+/* Rotates the last `rot` elements of each head in place: elements 2i and 2i + 1 are a pair, rotated
+ * as elements i and i + rot / 2 of the table's rope; with `back` by the negative angle. Not on a
+ * device. */
+struct rope_ends_args {
+    float *x;               /* [n_rows, n_heads, width] */
+    const float *cos, *sin; /* [n_rows, rot / 2] */
+    size_t n_rows, n_heads, width, rot;
+    bool back;
+};
+void op_rope_ends(const struct kern_table *k, const struct rope_ends_args *a);
+
+/* Local. Rotates x [rot], neighbouring elements as pairs, as op_rope_ends does; on the calling
+ * thread. */
+void rope_end(const struct kern_table *k, float *x, const float *cos, const float *sin, size_t rot);
 
 /* Moves rows into the order of their experts: to[slots[i]] = x[i / per_row] for each of the
  * n_slots slots that is not negative. */
@@ -537,6 +663,10 @@ struct rope_table_args {
     float *cos, *sin; /* [T, rot / 2] */
 };
 void op_rope_table(const struct kern_table *k, const struct rope_table_args *a);
+
+/* Local. Returns outputs [first, first + n) of a weight in panels, both multiples of PANEL_COLUMNS,
+ * as a weight of its own, which borrows w's memory. */
+struct packed packed_outputs(const struct packed *w, size_t first, size_t n);
 
 /* Local. Returns the bytes of a packed weight [n_out, n_in] of a type; SIZE_MAX: overflow. */
 size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in);

@@ -6,6 +6,8 @@
 #include "kernels/device_ops.h"
 #include "kernels/ref/ref.h"
 
+#include <assert.h>
+
 size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in)
 {
     const size_t n_panels = n_out / PANEL_COLUMNS + (n_out % PANEL_COLUMNS != 0);
@@ -134,4 +136,20 @@ void op_embed_row(const struct packed *w, uint32_t id, float *out)
     const size_t panel = (size_t)(id / PANEL_COLUMNS) * w->n_in;
     for (size_t k = 0; k < w->n_in; k++)
         out[k] = kern_load(w->dtype, w->data, (panel + k) * PANEL_COLUMNS + id % PANEL_COLUMNS);
+}
+
+struct packed packed_outputs(const struct packed *w, size_t first, size_t n)
+{
+    struct packed part = *w;
+    assert(w->flat == 0 && first % PANEL_COLUMNS == 0 && n % PANEL_COLUMNS == 0);
+    part.n_out = (uint32_t)n;
+    if (w->quant.kind == QUANT_NONE) {
+        part.data = (const char *)w->data + packed_bytes(w->dtype, first, w->n_in);
+        return part;
+    }
+    const struct packed_quant_sizes before = packed_quant_bytes(w->quant, first, w->n_in);
+    part.data = (const char *)w->data + before.data;
+    part.scales = (const char *)w->scales + before.scales;
+    if (w->zeros != NULL) part.zeros = w->zeros + before.zeros;
+    return part;
 }

@@ -28,7 +28,7 @@ static void k_router_f32_avx2(const struct router_args *a, size_t row)
         return;
     }
     for (uint32_t e = 0; e < a->n_experts; e++) max = logits[e] > max ? logits[e] : max;
-    if (!kern_router_is_sigmoid(a)) sum = exp_sum(logits, a->n_experts, max);
+    if (!kern_router_is_apart(a)) sum = exp_sum(logits, a->n_experts, max);
     kern_router_ids(a, logits, max, sum, ids);
     kern_router_weights(a, logits, ids, max, sum, a->weights + row * a->n_chosen);
 }
@@ -85,7 +85,8 @@ static uint64_t k_mass_f32_avx2(const float *logits, size_t n, float max, float 
     return sum;
 }
 
-/* Returns kern_ordered_bits(x) - 2^31 for eight floats x; the results compare as signed integers. */
+/* Returns kern_ordered_bits(x) - 2^31 for eight floats x; the results compare as signed integers.
+ */
 ALWAYS_INLINE __m256i ordered_signed(__m256 x)
 {
     const __m256i u = _mm256_castps_si256(x);

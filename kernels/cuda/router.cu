@@ -41,7 +41,7 @@ BLOCK_INLINE uint32_t router_n_before(const float *keys, uint32_t n, uint32_t i)
 BLOCK_INLINE float router_sum(const struct router_args *a, const struct router_part *r)
 {
     float sum = 0.0f;
-    if (kern_router_is_sigmoid(a)) return sum;
+    if (kern_router_is_apart(a)) return sum;
     for (uint32_t e = 0; e < a->n_experts; e++) sum += r->p[e];
     return sum;
 }
@@ -61,7 +61,7 @@ BLOCK_INLINE void router_keys(const struct router_args *a, const struct router_p
     FOR_THREADS(t)
     {
         for (uint32_t e = t; e < a->n_experts; e += CUDA_THREADS)
-            r->p[e] = kern_router_is_sigmoid(a) ? 0.0f : el_exp_body(r->logits[e] - *r->max);
+            r->p[e] = kern_router_is_apart(a) ? 0.0f : el_exp_body(r->logits[e] - *r->max);
     }
     BLOCK_SYNC();
     FOR_THREADS(t)

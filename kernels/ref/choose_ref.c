@@ -15,7 +15,7 @@ static void k_router_f32_ref(const struct router_args *a, size_t row)
         return;
     }
     for (uint32_t e = 0; e < a->n_experts; e++) max = logits[e] > max ? logits[e] : max;
-    for (uint32_t e = 0; e < a->n_experts && !kern_router_is_sigmoid(a); e++)
+    for (uint32_t e = 0; e < a->n_experts && !kern_router_is_apart(a); e++)
         sum += el_exp_body(logits[e] - max);
     kern_router_ids(a, logits, max, sum, ids);
     kern_router_weights(a, logits, ids, max, sum, a->weights + row * a->n_chosen);

@@ -1,5 +1,5 @@
-/* Reference kernels of recurrent layers: the gated delta rule, the Mamba-2 scan, their convolution,
- * and sigmoid gates. */
+/* Reference kernels of layers with states: the gated delta rule, the Mamba-2 scan, their
+ * convolution, sigmoid gates, and the sums of compressed entries. */
 #include "kernels/ref/ref.h"
 
 #include "kernels/elementary_body.h"
@@ -84,6 +84,18 @@ REF_CLONES void k_scan_f32_ref(const struct state_run *r)
 {
     for (size_t t = 0; t < r->n_rows; t++)
         for (size_t j = 0; j < r->n; j++) r->out[t * r->out_stride + j] = scan_column(r, t, j);
+}
+
+REF_CLONES void k_pool_add_f32_ref(const struct pool_sums *p, const float *z, const float *bias,
+                                   const float *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float x = z[i] + bias[i], old = p->m[i], m = old > x ? old : x;
+        const float a = el_exp_body(old - m), b = el_exp_body(x - m);
+        p->l[i] = fmaf(p->l[i], a, b);
+        p->s[i] = fmaf(p->s[i], a, b * v[i]);
+        p->m[i] = m;
+    }
 }
 
 void fill_delta_ref(struct kern_table *t)

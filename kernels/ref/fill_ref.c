@@ -11,6 +11,7 @@ void kern_fill_ref(struct kern_table *t)
     t->attention_fold = k_attention_fold_ref;
     t->delta_rule = k_delta_rule_f32_ref;
     t->scan = k_scan_f32_ref;
+    t->pool_add = k_pool_add_f32_ref;
     fill_row_ref(t);
     fill_delta_ref(t);
     fill_index_ref(t);

@@ -49,6 +49,8 @@ REF_ATTENTION(k_attention_fold_ref);
 
 void k_delta_rule_f32_ref(const struct state_run *r);
 void k_scan_f32_ref(const struct state_run *r);
+void k_pool_add_f32_ref(const struct pool_sums *p, const float *z, const float *bias,
+                        const float *v, size_t n);
 
 #define REF_INDEX(name) void name(const struct index_args *a, const struct index_slice *s)
 REF_INDEX(k_index_scores_f32_ref);

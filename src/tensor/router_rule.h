@@ -9,6 +9,8 @@
  *             ascending, from +0); key = l_e
  *   sigmoid:  score = 1 / (1 + exp(-l_e)); key = score, or score + bias_e if there is a bias
  *   after:    (Llama-4) score as for sigmoid; key = l_e
+ *   root:     (DeepSeek-V4) score = sqrt(softplus(l_e)), with the softplus of kernels/elementary.h;
+ *             key = score, or score + bias_e if there is a bias
  *   biased..: score as for softmax; key = score, or score + bias_e if there is a bias
  * If n_groups is above 1, the experts are divided into n_groups groups of consecutive ids and
  * equal size. The key of a group is its largest key, for sigmoid the sum of its two largest keys.
@@ -18,7 +20,7 @@
  * The K experts with the largest keys (ties: the smallest id) are chosen and listed by ascending
  * id. Their weights are their scores.
  *   ..._RENORM: the weights are divided by their sum (chosen ids ascending, from +0; for sigmoid
- *               the sum + 1e-20)
+ *               and root the sum + 1e-20)
  *   mixer:      (Phi-3.5-MoE) K times, among the experts not chosen yet: the expert with the
  *               largest l = m (ties: the smallest id) is chosen. Its weight is 1 / the sum of
  *               exp(l_e - m), e ascending, from +0, over the experts not chosen before for which
@@ -33,6 +35,7 @@ enum router_kind {
     ROUTER_BIASED,
     ROUTER_MIXER,
     ROUTER_SIGMOID_AFTER,
+    ROUTER_ROOT_RENORM,
     ROUTER_COUNT
 };
 

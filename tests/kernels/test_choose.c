@@ -95,7 +95,7 @@ static void check_router(const struct kern_table *k, const float *l, uint32_t n_
 {
     int32_t ids[64];
     float weights[64];
-    const struct router_args a = {l, ids, weights, n_experts, n_chosen, {.kind = kind}, NULL};
+    const struct router_args a = {l, ids, weights, n_experts, n_chosen, {.kind = kind}, NULL, NULL};
     k->router(&a, 0);
     double sum = 0, chosen = 0;
     for (uint32_t e = 0; e < n_experts; e++) sum += exp((double)l[e]);
@@ -168,7 +168,7 @@ static void check_grouped(const struct kern_table *k, const float *l, const floa
     double keys[GROUPED], max = -INFINITY, sum = 0, chosen = 0;
     int32_t ids[GROUPED];
     float weights[GROUPED];
-    const struct router_args a = {l, ids, weights, GROUPED, n_chosen, rule, bias};
+    const struct router_args a = {l, ids, weights, GROUPED, n_chosen, rule, bias, NULL};
     k->router(&a, 0);
     for (uint32_t e = 0; e < GROUPED; e++) max = fmax(max, l[e]);
     for (uint32_t e = 0; e < GROUPED; e++) sum += exp((double)l[e] - max);
@@ -216,7 +216,7 @@ static void sigmoids_after_the_choice_do_not_make_ties(void)
         int32_t ids[6];
         float weights[6];
         const struct router_args a = {
-            l, ids, weights, 6, n_chosen, {ROUTER_SIGMOID_AFTER, 0, 0, 0}, NULL};
+            l, ids, weights, 6, n_chosen, {ROUTER_SIGMOID_AFTER, 0, 0, 0}, NULL, NULL};
         tables[n_chosen % 2].router(&a, 0);
         for (uint32_t i = 0; i < n_chosen; i++) {
             bool found = false;
@@ -237,7 +237,8 @@ static void the_mixer_weighs_each_choice_by_its_rivals(void)
         float l[E], weights[2];
         int32_t ids[2], order[2] = {0, 0};
         rng_floats(&r, l, E, i % 2 ? 3.0f : 0.5f);
-        const struct router_args a = {l, ids, weights, E, 2, {ROUTER_MIXER, 0, 0, 0.5f}, NULL};
+        const struct router_args a = {l,    ids, weights, E, 2, {ROUTER_MIXER, 0, 0, 0.5f},
+                                      NULL, NULL};
         tables[i / 2 % 2].router(&a, 0);
         double want[2];
         for (int n = 0; n < 2; n++) {
@@ -276,7 +277,8 @@ static void routers_agree(void)
                                 n_experts,
                                 n_chosen,
                                 {.kind = (enum router_kind)(i / 2 % ROUTER_COUNT)},
-                                i % 3 ? l : NULL};
+                                i % 3 ? l : NULL,
+                                NULL};
         for (size_t row = 0; row < 3; row++) ref.router(&a, row);
         a.ids = ids[1];
         a.weights = weights[1];
@@ -284,6 +286,37 @@ static void routers_agree(void)
         CU_ASSERT_EQUAL(memcmp(ids[0], ids[1], 3 * n_chosen * sizeof(int32_t)), 0);
         CU_ASSERT_EQUAL(count_different(weights[0], weights[1], 3 * (size_t)n_chosen), 0);
         free(l);
+    }
+}
+
+/* DeepSeek-V4: scores are square roots of softplus, a bias counts for the choice alone; and experts
+ * that a table gives get their own scores. */
+static void roots_of_softplus(void)
+{
+    enum { E = 12, K = 4 };
+    const struct kern_table tables[] = {table_ref(), table_best()};
+    struct rng r = {9};
+    for (int i = 0; i < 200; i++) {
+        float l[E], bias[E], weights[K];
+        double keys[E], scores[E], sum = 0;
+        int32_t ids[K], given[K] = {7, 0, 11, 5};
+        rng_floats(&r, l, E, 30.0f);
+        rng_floats(&r, bias, E, 1.0f);
+        struct router_args a = {l,    ids, weights, E, K, {ROUTER_ROOT_RENORM, 0, 0, 1.5f},
+                                bias, NULL};
+        if (i % 2) a.given = given;
+        tables[i % 4 / 2].router(&a, 0);
+        for (uint32_t e = 0; e < E; e++) {
+            scores[e] = sqrt(log1p(exp((double)l[e])));
+            keys[e] = scores[e] + (double)bias[e];
+        }
+        for (int j = 0; j < K; j++) sum += scores[ids[j]];
+        for (int j = 0; j < K; j++) {
+            static const int32_t ascending[K] = {0, 5, 7, 11};
+            CU_ASSERT_DOUBLE_EQUAL(weights[j], 1.5 * scores[ids[j]] / sum, 1e-5);
+            if (i % 2) CU_ASSERT_EQUAL(ids[j], ascending[j]);
+            if (i % 2 == 0) CU_ASSERT(rank_of(keys, E, (uint32_t)ids[j]) < K);
+        }
     }
 }
 
@@ -300,6 +333,7 @@ void suite_choose(CU_pSuite suite)
     CU_add_test(suite, "the mixer weighs each choice by its rivals",
                 the_mixer_weighs_each_choice_by_its_rivals);
     CU_add_test(suite, "routers agree", routers_agree);
+    CU_add_test(suite, "roots of softplus", roots_of_softplus);
     CU_add_test(suite, "sigmoids after the choice do not make ties",
                 sigmoids_after_the_choice_do_not_make_ties);
 }

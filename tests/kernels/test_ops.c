@@ -111,7 +111,8 @@ static size_t run_all(struct team *team, float *out)
                                     .bad = bad});
     memcpy(y, x, ROWS * N * sizeof *y);
     y = run_rope_kv(&k, w, y);
-    const struct router_args router = {x, ids, y, N, 4, {.kind = ROUTER_SOFTMAX_RENORM}, NULL};
+    const struct router_args router = {x,    ids, y, N, 4, {.kind = ROUTER_SOFTMAX_RENORM},
+                                       NULL, NULL};
     op_router(&k, &router, ROWS);
     y += ROWS * 4;
     for (size_t i = 0; i < ROWS * 4; i++) *y++ = (float)ids[i];

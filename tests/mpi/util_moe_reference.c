@@ -67,7 +67,7 @@ static void route_sigmoid(const struct moe_case *c, const struct moe_model *m, s
     struct kern_table ref;
     CU_ASSERT_EQUAL_FATAL(kern_select("ref", &ref).code, STATUS_OK);
     const struct router_args args = {a->logits[t],        a->ids[t], a->weights[t], E, K,
-                                     util_moe_rule_of(c), m->bias};
+                                     util_moe_rule_of(c), m->bias,   NULL};
     ref.router(&args, 0);
 }
 
