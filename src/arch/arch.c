@@ -72,6 +72,7 @@ static struct status find_local_rope(struct arch_reading *r)
 {
     const struct js_node *full = js_get(r->node.rope_parameters, "full_attention");
     double theta;
+    if (r->m.family->compressed) return arch_find_compressed_rope(r);
     if (!r->m.family->local_rope) return status_ok();
     r->m.local_rope = true;
     if (r->node.rope_parameters == NULL) {
@@ -143,6 +144,7 @@ static struct status derive_rope(struct arch_reading *r)
                            m->rope_theta);
     }
     if (m->family->typed_heads) return status_ok(); /* arch_derive_typed has checked it */
+    if (m->family->compressed) return status_ok();  /* arch_compressed.c checks it */
     if (!js_number(js_get(r->node.rope_parameters, "partial_rotary_factor"), &part))
         return status_ok();
     if (!(part > 0 && part <= 1)) {
@@ -206,6 +208,7 @@ static struct status derive_heads(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     if (m->family->mla) return arch_derive_latent(r);
+    if (m->family->compressed) return arch_derive_compressed_heads(r);
     if (m->attn.n_kv_heads == 0) m->attn.n_kv_heads = m->attn.n_heads;
     if (m->attn.head_dim == 0) m->attn.head_dim = m->width / m->attn.n_heads;
     if (m->attn.head_dim > HEAD_DIM_MAX) {
@@ -272,6 +275,7 @@ static struct status derive_layer_types(struct arch_reading *r)
     if (m->family->ling) return arch_derive_ling(r);
     if (m->family->mamba) return arch_derive_mamba(r);
     if (m->family->indexed) return arch_derive_index(r);
+    if (m->family->compressed) return arch_derive_compressed(r);
     if (r->node.layer_types == NULL) return status_ok();
     if (js_type(r->node.layer_types) != JS_ARRAY || js_count(r->node.layer_types) != m->n_layers) {
         return status_make(STATUS_INPUT, "%s: layer_types: expected a list of %u", r->what,
@@ -443,7 +447,10 @@ static struct status derive_router(struct arch_reading *r)
     struct arch *m = &r->m;
     const struct arch_family *f = m->family;
     const bool renormalise = f->renormalise || r->norm_topk_prob;
-    TRY(check_text(r, r->node.scoring_func, "scoring_func", f->sigmoid ? "sigmoid" : "softmax"));
+    TRY(check_text(r, r->node.scoring_func, "scoring_func",
+                   f->compressed ? "sqrtsoftplus"
+                   : f->sigmoid  ? "sigmoid"
+                                 : "softmax"));
     if (r->norm_topk_prob && f->never_renormalised) {
         return status_make(STATUS_INPUT,
                            "%s: norm_topk_prob: true is not implemented for %s, whose "
@@ -453,6 +460,7 @@ static struct status derive_router(struct arch_reading *r)
     m->moe.router.kind = f->sigmoid ? (renormalise ? ROUTER_SIGMOID_RENORM : ROUTER_SIGMOID)
                                     : (renormalise ? ROUTER_SOFTMAX_RENORM : ROUTER_SOFTMAX);
     if (f->biased_softmax) m->moe.router.kind = f->shortcut ? ROUTER_BIASED : ROUTER_BIASED_RENORM;
+    if (f->compressed) m->moe.router.kind = ROUTER_ROOT_RENORM;
     m->moe.router.scale = r->routed_scale == 1.0f ? 0.0f : r->routed_scale;
     TRY(derive_groups(r));
     if (f->weighs_inputs) m->moe.router = (struct router_rule){.kind = ROUTER_SIGMOID_AFTER};
@@ -489,7 +497,7 @@ static struct status derive_ffn(struct arch_reading *r)
     if (f->counts_shared) m->moe.shared_ffn = r->n_shared * m->moe.ffn;
     m->moe.shared_mix = m->moe.shared_ffn > 0 && f->names->shared_mix != NULL;
     m->moe.bias = f->expert_bias;
-    m->moe.select_bias = f->sigmoid || f->biased_softmax;
+    m->moe.select_bias = f->sigmoid || f->biased_softmax || f->compressed;
     TRY(derive_sparsity(r));
     for (uint32_t l = 0; l < m->n_layers; l++)
         any_dense = any_dense || (!m->layer.is_moe[l] && !m->layer.lacks_ffn[l]);

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ARCH_LAYERS_MAX = 512, ARCH_TAPS_MAX = 16 };
+enum { ARCH_LAYERS_MAX = 512, ARCH_TAPS_MAX = 16, ARCH_STREAMS_MAX = 8 };
 
 /* The names of a family's expert tensors, after "model.layers.N."; NULL: the family has no such
  * tensor. */
@@ -164,6 +164,9 @@ struct arch_family {
                          experts beside its dense FFN, whose output is added after the second's;
                          "zero_expert_num" experts have no weights and give back their input;
                          latents are scaled by their widths */
+    bool compressed;  /* DeepSeek-V4: rows attend to a window and to compressed entries
+                         (struct arch_compression); the residual stream is several streams; an
+                         expert's SwiGLU has clamped inputs; arch_compressed.c */
     bool predicts;    /* the layer after the last may be a prediction layer:
                          "num_nextn_predict_layers" */
     /* some layers have a Mamba-2 scan instead of attention, by "layer_types" or
@@ -211,6 +214,30 @@ struct arch_index {
     bool pairs; /* elements 2i and 2i + 1 rotate together; otherwise i and i + rotary / 2 */
 };
 
+/* Compressed attention (DeepSeek-V4, 2026, section 2.3): a window of the last positions, and
+ * entries that each stand for `rate` positions. Keys are values, one head of head_dim for all query
+ * heads, of which the last `rotary` elements rotate. All 0: the model has none. */
+struct arch_compression {
+    uint32_t sparse_rate; /* of layers whose index chooses entries; each entry also reads the rate
+                             positions before its own */
+    uint32_t full_rate;   /* of layers that see all entries */
+    uint32_t o_groups;    /* groups of heads; a linear of each takes its heads' outputs to */
+    uint32_t o_lora;      /* o_lora elements, the inputs of o */
+};
+
+/* How a layer with compressed attention sees entries. */
+enum compression { COMPRESSION_NONE, COMPRESSION_SPARSE, COMPRESSION_FULL };
+
+/* Hyper-connections with doubly stochastic matrices (mHC; Xie et al., 2025, arXiv 2512.24880): the
+ * residual stream is n streams of the model's width. A block reads their weighted sum; then they
+ * are mixed by a matrix of the row's own, and the block's output is added to each, times a weight.
+ */
+struct arch_streams {
+    uint32_t n;          /* 0: one residual stream, to which outputs are added */
+    uint32_t iterations; /* of Sinkhorn's algorithm, which normalises the matrix */
+    float eps;
+};
+
 /* Multipliers; 1: none. */
 struct arch_scales {
     float attention;               /* multiplies the scores q.k */
@@ -230,7 +257,8 @@ struct arch_tuning {
 /* The constants of clamped SwiGLU. */
 struct arch_swiglu {
     float alpha;
-    float limit; /* 0: plain SwiGLU */
+    float limit; /* 0: plain SwiGLU. With alpha 0 the shared experts' inputs are clamped too, and up
+                    is not raised by 1 */
 };
 
 /* Attention: its heads, their widths, the window and what is done to q, k and v. */
@@ -290,6 +318,8 @@ struct arch_layers {
     bool shares_index[ARCH_LAYERS_MAX]; /* it has no index and attends to the positions of the
                                            layer before it */
     bool is_delta[ARCH_LAYERS_MAX];     /* recurrent, of either kind */
+    bool is_hashed[ARCH_LAYERS_MAX];    /* a table gives the experts of each token */
+    enum compression compression[ARCH_LAYERS_MAX];
     bool lacks_mixer[ARCH_LAYERS_MAX], lacks_ffn[ARCH_LAYERS_MAX];
 };
 
@@ -300,6 +330,8 @@ struct arch {
     struct arch_layers layer;
     struct arch_attention attn;
     struct arch_index index;
+    struct arch_compression compression;
+    struct arch_streams streams;
     bool rope_pairs; /* RoPE rotates elements 2i and 2i + 1; otherwise i and i + rotary / 2 */
     bool local_rope; /* layers with a window have rotary frequencies of their own */
     double rope_theta;
@@ -343,7 +375,70 @@ static inline uint32_t arch_all_layers(const struct arch *m)
 /* Local. True when the layer has an index of its own. */
 static inline bool arch_has_index(const struct arch *m, uint32_t layer)
 {
-    return m->index.n_heads > 0 && !m->layer.shares_index[layer];
+    const bool may =
+        m->compression.o_groups == 0 || m->layer.compression[layer] == COMPRESSION_SPARSE;
+    return m->index.n_heads > 0 && may && !m->layer.shares_index[layer];
+}
+
+/* Local. Returns the positions of one compressed entry of the layer; 0: it has no entries. */
+static inline uint32_t arch_rate(const struct arch *m, uint32_t layer)
+{
+    const enum compression kind = m->layer.compression[layer];
+    return kind == COMPRESSION_SPARSE ? m->compression.sparse_rate
+           : kind == COMPRESSION_FULL ? m->compression.full_rate
+                                      : 0;
+}
+
+/* Local. Returns the elements that a token takes in the cache beside its key, in layers that have
+ * any: an index key; or its share of the entries, and of their index keys, of a block. */
+static inline uint32_t arch_beside_dim(const struct arch *m)
+{
+    const struct arch_compression *c = &m->compression;
+    if (c->o_groups == 0) return m->index.dim;
+    const uint32_t sparse = (m->attn.kv_lora + m->index.dim + c->sparse_rate - 1) / c->sparse_rate;
+    const uint32_t rate = c->full_rate < 64 ? c->full_rate : 64; /* a block has one entry or more */
+    const uint32_t full = (m->attn.kv_lora + rate - 1) / rate;
+    return sparse > full ? sparse : full;
+}
+
+/* Local. True when the layer has such elements. */
+static inline bool arch_has_beside(const struct arch *m, uint32_t layer)
+{
+    return m->compression.o_groups > 0 ? arch_rate(m, layer) > 0 : arch_has_index(m, layer);
+}
+
+/* Local. Returns the floats that a layer with entries keeps of each sequence: three sums for each
+ * channel of unfinished entries and of their index keys. */
+static inline uint64_t arch_entry_floats(const struct arch *m)
+{
+    return 6ull * (m->attn.kv_lora + m->index.dim);
+}
+
+/* Local. Returns how many layers of [begin, end) have entries. */
+static inline uint32_t arch_entry_layers(const struct arch *m, uint32_t begin, uint32_t end)
+{
+    uint32_t n = 0;
+    for (uint32_t l = begin; l < end; l++) n += arch_rate(m, l) > 0;
+    return n;
+}
+
+/* Local. True when the model keeps, for each sequence, states that are not in KV blocks. */
+static inline bool arch_has_states(const struct arch *m)
+{
+    return m->delta.n_key_heads > 0 || m->compression.o_groups > 0;
+}
+
+/* Local. Returns the elements of a row of the residual stream, over all streams. */
+static inline uint32_t arch_row_width(const struct arch *m)
+{
+    return m->streams.n > 0 ? m->streams.n * m->width : m->width;
+}
+
+/* Local. Returns the columns of o's input that ranks do not divide: those of a head, or of a group
+ * of heads. */
+static inline uint32_t arch_o_unit(const struct arch *m)
+{
+    return m->compression.o_groups > 0 ? m->compression.o_lora : m->attn.value_dim;
 }
 
 /* Local. True when the layer needs arrays that the layer before it made (the chosen positions, or

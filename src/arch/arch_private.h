@@ -45,6 +45,8 @@ struct arch_nodes {
     const struct js_node *step_limit, *position_type;
     const struct js_node *linear_config; /* sizes and layers of Kimi-Linear's delta rule */
     const struct js_node *layer_config;  /* Gemma-4: heads of single layers */
+    /* DeepSeek-V4: rates by the kind of a layer; a number for the kind of each layer */
+    const struct js_node *rates, *ratios;
 };
 
 /* The description being read, and values needed only to derive it. An absent or null field leaves 0
@@ -80,6 +82,7 @@ struct arch_reading {
     bool has_moe;              /* Gemma-4: "enable_moe_block" */
     uint32_t expand;           /* Mamba-2: inputs of the output projection, in model widths */
     uint32_t delta_width, delta_taps; /* Ling 3: second fields for m.delta.key_dim and n_taps */
+    uint32_t n_hashed;                /* DeepSeek-V4: the first layers, which are hashed */
 };
 
 /* Local. Reads every field of r->root into r, by the table and for the family r->m.family. Errors:
@@ -139,6 +142,13 @@ struct status arch_check_hybrid(const struct arch_reading *r);
 struct status arch_derive_typed(struct arch_reading *r);
 struct status arch_derive_typed_heads(struct arch_reading *r);
 struct status arch_check_typed(const struct arch_reading *r);
+
+/* arch_compressed.c. Local. For DeepSeek-V4: arch_find_compressed_rope finds the RoPE of layers
+ * with entries and of the others; arch_derive_compressed_heads sets the widths of heads;
+ * arch_derive_compressed, after these, the kinds of layers. Errors: STATUS_INPUT. */
+struct status arch_find_compressed_rope(struct arch_reading *r);
+struct status arch_derive_compressed_heads(struct arch_reading *r);
+struct status arch_derive_compressed(struct arch_reading *r);
 
 /* arch_encoder.c. Local. For encoders: sets the members that describe their layers, and refuses
  * fields that the reference would not read. Errors: STATUS_INPUT. */

@@ -43,6 +43,8 @@ static double full_dim_of(const struct js_node *config)
 
 uint32_t arch_value_dim(const struct js_node *config)
 {
+    const double grouped = number_or(config, "o_lora_rank", 0); /* DeepSeek-V4 */
+    if (grouped >= 1 && grouped <= UINT32_MAX / 2) return (uint32_t)grouped;
     const double n = number_or(config, "v_head_dim", head_dim_of(config));
     return n >= 1 && n <= UINT32_MAX / 2 ? (uint32_t)n : 0;
 }
@@ -97,6 +99,13 @@ static const struct arch_family *family_of(const struct js_node *config)
     return arch_family_find(js_string(js_at(js_get(config, "architectures"), 0), NULL));
 }
 
+/* True for DeepSeek-V4, whose "rope_parameters" has RoPEs of other names. */
+static bool is_compressed(const struct js_node *config)
+{
+    const struct arch_family *family = family_of(config);
+    return family != NULL && family->compressed;
+}
+
 /* Reads theta from outside of rope_parameters. */
 static double theta_of(const struct js_node *config, bool is_local)
 {
@@ -105,6 +114,7 @@ static double theta_of(const struct js_node *config, bool is_local)
         return number_or(config, is_local ? "local_rope_theta" : "global_rope_theta",
                          is_local ? ARCH_LOCAL_THETA : ARCH_GLOBAL_THETA);
     double theta = number_or(config, "rope_theta", 10000.0);
+    if (is_compressed(config) && !is_local) return number_or(config, "compress_rope_theta", 0);
     if (is_local) theta = number_or(config, "swa_rope_theta", theta);
     return is_local ? number_or(config, "rope_local_base_freq", theta) : theta;
 }
@@ -114,8 +124,10 @@ static struct rope rope_read(const struct js_node *config, bool is_local)
 {
     const struct js_node *parameters = js_get(config, "rope_parameters");
     const struct js_node *scaling = is_local ? NULL : js_get(config, "rope_scaling");
+    const bool has_entries = is_compressed(config);
     const struct js_node *own =
-        js_get(parameters, is_local ? "sliding_attention" : "full_attention");
+        js_get(parameters, is_local ? (has_entries ? "main" : "sliding_attention")
+                                    : (has_entries ? "compress" : "full_attention"));
     if (js_type(own) == JS_OBJECT) parameters = own;
     const double full_dim = is_local ? 0 : full_dim_of(config);
     const double head_dim =
@@ -214,6 +226,8 @@ static struct status yarn_factors(const struct rope *r, double factor, struct ar
     }
     if (mscale != 0 && all != 0) attention = yarn_mscale(factor, mscale) / yarn_mscale(factor, all);
     if (all != 0) softmax = yarn_mscale(factor, all) * yarn_mscale(factor, all);
+    if (is_compressed(r->config)) softmax = 1;
+    if (is_compressed(r->config) && js_get(r->config, "rope_parameters") == NULL) attention = 1;
     TRY(parameter(r, "attention_factor", 0, attention, &attention));
     out->attention_factor = (float)attention;
     out->softmax_factor = (float)softmax;
@@ -364,7 +378,8 @@ struct status arch_rope_make_local(const struct js_node *config, struct arch_rop
     const struct rope r = rope_read(config, true);
     const struct arch_family *family = family_of(config);
     *out = (struct arch_rope){.attention_factor = 1, .softmax_factor = 1};
-    return family != NULL && family->local_rope ? rope_make(&r, out) : status_ok();
+    const bool is_own = family != NULL && (family->local_rope || family->compressed);
+    return is_own ? rope_make(&r, out) : status_ok();
 }
 
 bool arch_rope_in_pairs(const struct arch_family *family)

@@ -15,8 +15,8 @@ struct arch_family; /* arch/arch.h */
 
 enum { ARCH_ROPE_MAX = 65536 };
 
-/* Local. Returns the number of elements of a head in o_proj's input, which is the unit of its
- * K-blocks; 0 when the config does not give it. */
+/* Local. Returns the number of elements of a head, or of a group of heads, in o_proj's input, which
+ * is the unit of its K-blocks; 0 when the config does not give it. */
 uint32_t arch_value_dim(const struct js_node *config);
 
 /* Local. As arch_value_dim, for layers without a window in a family where these have heads of

@@ -76,14 +76,42 @@ static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_ROUTER, WEIGHT_LATENT_GATE, PART_LATENT_GATES, "self_attn.g_proj.weight", DIM_H,
             DIM_D)},
     /* the index of sparse attention */
-    {MATRIX(CLASS_ATTENTION, WEIGHT_INDEX_Q, PART_INDEX, "self_attn.indexer.wq_b.weight",
+    {MATRIX(CLASS_ATTENTION, WEIGHT_INDEX_Q, PART_ANY_INDEX, "self_attn.indexer.wq_b.weight",
             DIM_INDEX_Q, DIM_Q_LORA)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_INDEX_K, PART_INDEX, "self_attn.indexer.wk.weight", DIM_INDEX,
             DIM_D)},
     {VECTOR(WEIGHT_INDEX_K_NORM, PART_INDEX, "self_attn.indexer.k_norm.weight", DIM_INDEX)},
     {VECTOR(WEIGHT_INDEX_K_NORM_BIAS, PART_INDEX, "self_attn.indexer.k_norm.bias", DIM_INDEX)},
-    {MATRIX(CLASS_ROUTER, WEIGHT_INDEX_MIX, PART_INDEX, "self_attn.indexer.weights_proj.weight",
+    {MATRIX(CLASS_ROUTER, WEIGHT_INDEX_MIX, PART_ANY_INDEX, "self_attn.indexer.weights_proj.weight",
             DIM_INDEX_H, DIM_D)},
+    /* compressed attention */
+    {MATRIX(CLASS_ATTENTION, WEIGHT_KV_A, PART_SHARED_KV, "self_attn.kv_proj.weight", DIM_KV_LORA,
+            DIM_D)},
+    {VECTOR(WEIGHT_KV_A_NORM, PART_SHARED_KV, "self_attn.kv_norm.weight", DIM_KV_LORA)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_POOL_KV, PART_POOL_FULL, "self_attn.compressor.kv_proj.weight",
+            DIM_KV_LORA, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_POOL_GATE, PART_POOL_FULL,
+            "self_attn.compressor.gate_proj.weight", DIM_KV_LORA, DIM_D)},
+    {FLOATS(WEIGHT_POOL_BIAS, PART_POOL_FULL, "self_attn.compressor.position_bias", DIM_FULL_RATE,
+            DIM_KV_LORA)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_POOL_KV, PART_POOL_SPARSE,
+            "self_attn.compressor.kv_proj.weight", DIM_POOLS, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_POOL_GATE, PART_POOL_SPARSE,
+            "self_attn.compressor.gate_proj.weight", DIM_POOLS, DIM_D)},
+    {FLOATS(WEIGHT_POOL_BIAS, PART_POOL_SPARSE, "self_attn.compressor.position_bias",
+            DIM_SPARSE_RATE, DIM_POOLS)},
+    {VECTOR(WEIGHT_POOL_NORM, PART_ANY_POOL, "self_attn.compressor.norm.weight", DIM_KV_LORA)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_INDEX_POOL_KV, PART_POOL_SPARSE,
+            "self_attn.indexer.kv_proj.weight", DIM_INDEX_POOLS, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_INDEX_POOL_GATE, PART_POOL_SPARSE,
+            "self_attn.indexer.gate_proj.weight", DIM_INDEX_POOLS, DIM_D)},
+    {FLOATS(WEIGHT_INDEX_POOL_BIAS, PART_POOL_SPARSE, "self_attn.indexer.position_bias",
+            DIM_SPARSE_RATE, DIM_INDEX_POOLS)},
+    {VECTOR(WEIGHT_INDEX_POOL_NORM, PART_POOL_SPARSE, "self_attn.indexer.norm.weight", DIM_INDEX)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_O_A, PART_SHARED_KV, "self_attn.o_a_proj.weight", DIM_O,
+            DIM_GROUP)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_O, PART_SHARED_KV, "self_attn.o_b_proj.weight", DIM_D, DIM_O),
+     .has_leaves = true},
     {VECTOR(WEIGHT_O_IN_NORM, PART_SUB_NORMS, "self_attn.attn_sub_norm.weight", DIM_O)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_O, PART_ATTENTION, "self_attn.o_proj.weight", DIM_D, DIM_O),
      .has_leaves = true},
@@ -187,6 +215,15 @@ static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_FFN, WEIGHT_UP, PART_LONE_SHARED, "shared_mlp.up_proj.weight", DIM_F, DIM_D)},
     {MATRIX(CLASS_FFN, WEIGHT_DOWN, PART_LONE_SHARED, "shared_mlp.down_proj.weight", DIM_D, DIM_F),
      .has_leaves = true},
+    /* hyper-connections */
+    {MATRIX(CLASS_ROUTER, WEIGHT_ATTN_STREAMS, PART_STREAMS, "attn_hc.fn", DIM_STREAM_WEIGHTS,
+            DIM_STREAM_ROW)},
+    {VECTOR(WEIGHT_ATTN_STREAMS_BASE, PART_STREAMS, "attn_hc.base", DIM_STREAM_WEIGHTS)},
+    {VECTOR(WEIGHT_ATTN_STREAMS_SCALE, PART_STREAMS, "attn_hc.scale", DIM_THREE)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_FFN_STREAMS, PART_STREAMS, "ffn_hc.fn", DIM_STREAM_WEIGHTS,
+            DIM_STREAM_ROW)},
+    {VECTOR(WEIGHT_FFN_STREAMS_BASE, PART_STREAMS, "ffn_hc.base", DIM_STREAM_WEIGHTS)},
+    {VECTOR(WEIGHT_FFN_STREAMS_SCALE, PART_STREAMS, "ffn_hc.scale", DIM_THREE)},
     /* a dense FFN */
     {VECTOR(WEIGHT_FFN_NORM, PART_IN_NORMS, "post_attention_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_FFN_OUT_NORM, PART_AFTER_NORMS, "post_mlp_layernorm.weight", DIM_D)},
@@ -220,6 +257,7 @@ static const struct arch_tensor tensors[] = {
     /* experts and shared experts */
     {MATRIX(CLASS_ROUTER, WEIGHT_ROUTER, PART_MOE, ".weight", DIM_E, DIM_D), OF(router)},
     {VECTOR(WEIGHT_SELECT_BIAS, PART_SELECT_BIAS, "", DIM_E), OF(select_bias)},
+    {FLOATS(WEIGHT_ROUTER_TABLE, PART_HASHED, ".tid2eid", DIM_TOKENS, DIM_CHOSEN), OF(router)},
     {MATRIX(CLASS_FFN, WEIGHT_SHARED_GATE, PART_SHARED_UP, "gate_proj.weight", DIM_SHARED_F, DIM_D),
      OF(shared)},
     {MATRIX(CLASS_FFN, WEIGHT_SHARED_UP, PART_SHARED_UP, "up_proj.weight", DIM_SHARED_F, DIM_D),
@@ -244,6 +282,10 @@ static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_EXPERTS, WEIGHT_EXPERT_DOWN, PART_MOE, ".weight", DIM_D, DIM_EXPERT_F), OF(down),
      .is_expert = true, .has_leaves = true},
     /* after the last layer */
+    {MATRIX(CLASS_ROUTER, WEIGHT_FINAL_STREAMS, PART_FINAL_STREAMS, "model.hc_head.hc_fn",
+            DIM_STREAMS, DIM_STREAM_ROW)},
+    {VECTOR(WEIGHT_FINAL_STREAMS_BASE, PART_FINAL_STREAMS, "model.hc_head.hc_base", DIM_STREAMS)},
+    {VECTOR(WEIGHT_FINAL_STREAMS_SCALE, PART_FINAL_STREAMS, "model.hc_head.hc_scale", DIM_ONE)},
     {VECTOR(WEIGHT_FINAL_NORM, PART_FINAL, "model.norm.weight", DIM_D)},
     {VECTOR(WEIGHT_FINAL_NORM_BIAS, PART_FINAL_BIAS, "model.norm.bias", DIM_D)},
     {VECTOR(WEIGHT_HEAD_BIAS, PART_HEAD_BIAS, "lm_head.bias", DIM_V)},
@@ -370,6 +412,13 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim)
     }
 }
 
+/* Returns the outputs of attention that one group of heads has. */
+static uint32_t group_inputs(const struct arch *m)
+{
+    const uint32_t n = m->compression.o_groups;
+    return n > 0 ? m->attn.n_heads / n * m->attn.head_dim : 0;
+}
+
 uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
 {
     const uint32_t sizes[DIM_COUNT] = {[DIM_ONE] = 1,
@@ -407,12 +456,28 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
                                        [DIM_DELTA_TAPS] = m->delta.n_taps,
                                        [DIM_POSITIONS] = m->n_positions,
                                        [DIM_TYPES] = m->n_types,
-                                       [DIM_GROUPS] = m->delta.n_key_heads * m->delta.key_dim};
+                                       [DIM_GROUPS] = m->delta.n_key_heads * m->delta.key_dim,
+                                       [DIM_GROUP] = group_inputs(m),
+                                       [DIM_POOLS] = 2 * m->attn.kv_lora,
+                                       [DIM_SPARSE_RATE] = m->compression.sparse_rate,
+                                       [DIM_FULL_RATE] = m->compression.full_rate,
+                                       [DIM_INDEX_POOLS] = 2 * m->index.dim,
+                                       [DIM_TOKENS] = m->vocab,
+                                       [DIM_CHOSEN] = m->moe.n_chosen,
+                                       [DIM_STREAM_ROW] = arch_row_width(m),
+                                       [DIM_STREAMS] = m->streams.n,
+                                       [DIM_STREAM_WEIGHTS] = (2 + m->streams.n) * m->streams.n,
+                                       [DIM_THREE] = 3};
     return sizes[dim] * arch_dim_unit(m, dim);
 }
 
 static uint64_t attention_parts(const struct arch *m, uint32_t layer)
 {
+    if (m->compression.o_groups > 0)
+        return PART_SHARED_KV | PART_Q_STEPS | PART_SINKS |
+               (m->layer.compression[layer] == COMPRESSION_SPARSE ? PART_POOL_SPARSE
+                : m->layer.compression[layer] == COMPRESSION_FULL ? PART_POOL_FULL
+                                                                  : 0);
     if (m->attn.kv_lora > 0)
         return PART_LATENT | (arch_has_index(m, layer) ? PART_INDEX : 0) |
                (m->attn.q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP) |
@@ -438,13 +503,17 @@ static uint64_t recurrent_parts(const struct arch *m)
     return m->family->delta_apart ? PART_APART : PART_DELTA;
 }
 
-static uint64_t moe_parts(const struct arch *m)
+static uint64_t moe_parts(const struct arch *m, uint32_t layer)
 {
+    const bool is_hashed = m->layer.is_hashed[layer];
     const bool is_gated = m->gate != GATE_RELU2;
     const uint64_t shared = PART_SHARED | (is_gated ? PART_SHARED_UP : PART_SHARED_RELU2);
     return PART_MOE | (is_gated ? PART_MOE_UP : 0) | (m->moe.joins ? PART_JOINED : 0) |
-           (m->moe.select_bias ? PART_SELECT_BIAS : 0) | (m->moe.shared_ffn > 0 ? shared : 0) |
-           (m->moe.shared_mix ? PART_SHARED_MIX : 0) | (m->moe.bias ? PART_EXPERT_BIAS : 0);
+           (is_hashed            ? PART_HASHED
+            : m->moe.select_bias ? PART_SELECT_BIAS
+                                 : 0) |
+           (m->moe.shared_ffn > 0 ? shared : 0) | (m->moe.shared_mix ? PART_SHARED_MIX : 0) |
+           (m->moe.bias ? PART_EXPERT_BIAS : 0);
 }
 
 static uint64_t dense_parts(const struct arch *m)
@@ -458,7 +527,8 @@ static uint64_t dense_parts(const struct arch *m)
 
 uint64_t arch_final_parts(const struct arch *m)
 {
-    return PART_FINAL | (m->norm_bias ? PART_FINAL_BIAS : 0) | (m->head_bias ? PART_HEAD_BIAS : 0);
+    return PART_FINAL | (m->streams.n > 0 ? PART_FINAL_STREAMS : 0) |
+           (m->norm_bias ? PART_FINAL_BIAS : 0) | (m->head_bias ? PART_HEAD_BIAS : 0);
 }
 
 uint64_t arch_layer_parts(const struct arch *m, uint32_t layer)
@@ -470,13 +540,13 @@ uint64_t arch_layer_parts(const struct arch *m, uint32_t layer)
                                             : PART_IN_NORMS;
     const uint64_t mixer =
         m->layer.is_delta[layer] ? recurrent_parts(m) : attention_parts(m, layer);
-    const uint64_t ffn = (m->layer.is_moe[layer] ? moe_parts(m) : 0) |
+    const uint64_t ffn = (m->layer.is_moe[layer] ? moe_parts(m, layer) : 0) |
                          (m->layer.is_moe[layer] && !m->shortcut ? 0 : dense_parts(m));
     if (m->layer.lacks_mixer[layer]) return PART_LONE_FFN | ffn;
     if (m->layer.lacks_ffn[layer]) return PART_LONE_MIXER | mixer;
     return (layer >= m->n_layers ? PART_PREDICT : 0) | norms | (m->norm_bias ? PART_NORM_BIAS : 0) |
-           (m->layer_scale ? PART_LAYER_SCALE : 0) | (m->sub_norms ? PART_SUB_NORMS : 0) | mixer |
-           ffn;
+           (m->streams.n > 0 ? PART_STREAMS : 0) | (m->layer_scale ? PART_LAYER_SCALE : 0) |
+           (m->sub_norms ? PART_SUB_NORMS : 0) | mixer | ffn;
 }
 
 /* Returns the number of elements of a tensor; for experts, one expert's times n_experts. */

@@ -35,6 +35,15 @@ enum weight_role {
     WEIGHT_V_BIAS,
     WEIGHT_O_BIAS,
     WEIGHT_SINKS,
+    WEIGHT_POOL_KV,   /* compressed attention: what entries are sums of, */
+    WEIGHT_POOL_GATE, /* whose weights come from these rows and */
+    WEIGHT_POOL_BIAS, /* from their position in the entry; */
+    WEIGHT_POOL_NORM, /* norm of entries; the next four likewise for the index keys of entries */
+    WEIGHT_INDEX_POOL_KV,
+    WEIGHT_INDEX_POOL_GATE,
+    WEIGHT_INDEX_POOL_BIAS,
+    WEIGHT_INDEX_POOL_NORM,
+    WEIGHT_O_A,       /* the linears of groups of heads, whose outputs WEIGHT_O reads */
     WEIGHT_O_IN_NORM, /* norm of all inputs of WEIGHT_O */
     WEIGHT_O,
     WEIGHT_DELTA_QKVZ, /* gated delta rule: for each key head q, k, and its value heads' v and z */
@@ -87,6 +96,7 @@ enum weight_role {
     WEIGHT_EXPERT_SCALE, /* [E] multiply the chosen weights */
     WEIGHT_LAYER_SCALE,  /* multiplies the residual stream after the layer */
     WEIGHT_ROUTER,
+    WEIGHT_ROUTER_TABLE, /* the experts of each token of the vocabulary, as floats */
     WEIGHT_ROUTER_BIAS,
     WEIGHT_SELECT_BIAS,      /* added only to choose experts */
     WEIGHT_EXPERT_GATE_BIAS, /* biases of the experts that a rank holds: [experts, outputs] */
@@ -95,10 +105,19 @@ enum weight_role {
     WEIGHT_EXPERT_GATE,
     WEIGHT_EXPERT_UP,
     WEIGHT_EXPERT_DOWN,
+    WEIGHT_ATTN_STREAMS,       /* hyper-connections: the linear of a block's weights of streams, */
+    WEIGHT_ATTN_STREAMS_BASE,  /* what is added to its outputs, */
+    WEIGHT_ATTN_STREAMS_SCALE, /* and what multiplies them before */
+    WEIGHT_FFN_STREAMS,
+    WEIGHT_FFN_STREAMS_BASE,
+    WEIGHT_FFN_STREAMS_SCALE,
     WEIGHT_PREDICT_TOKEN_NORM, /* in a prediction layer: norm of the token's embedding */
     WEIGHT_PREDICT_ROW_NORM,   /* norm of the hidden row next to it */
     WEIGHT_PREDICT_JOIN,       /* [D, 2 D], which joins both into the layer's input */
     WEIGHT_PREDICT_NORM,       /* norm of the head's input */
+    WEIGHT_FINAL_STREAMS,      /* of the sum of streams after the last layer */
+    WEIGHT_FINAL_STREAMS_BASE,
+    WEIGHT_FINAL_STREAMS_SCALE,
     WEIGHT_FINAL_NORM,
     WEIGHT_FINAL_NORM_BIAS,
     WEIGHT_HEAD,
@@ -171,7 +190,18 @@ enum arch_dim {
     DIM_DELTA_TAPS,
     DIM_POSITIONS, /* embedded positions and types of tokens; never divided */
     DIM_TYPES,
-    DIM_GROUPS, /* B, or C, of all groups of a Mamba-2 scan: never divided */
+    DIM_GROUPS,      /* B, or C, of all groups of a Mamba-2 scan: never divided */
+    DIM_GROUP,       /* outputs of attention that one linear of WEIGHT_O_A reads */
+    DIM_POOLS,       /* 2 kv_lora: a part for the entry after a row's own, and one for its own */
+    DIM_SPARSE_RATE, /* positions of an entry, by the kind of the layer */
+    DIM_FULL_RATE,
+    DIM_INDEX_POOLS,    /* 2 of an index head */
+    DIM_TOKENS,         /* the vocabulary, never divided, as are the next */
+    DIM_CHOSEN,         /* experts of a token */
+    DIM_STREAM_ROW,     /* n D: a row of all streams */
+    DIM_STREAMS,        /* n */
+    DIM_STREAM_WEIGHTS, /* (2 + n) n */
+    DIM_THREE,
     DIM_COUNT
 };
 
@@ -196,6 +226,9 @@ enum arch_dim {
     PART(Q_STEP)       /* LATENT without a latent for q */                                         \
     PART(LATENT_GATES) /* LATENT with a gate for each head */                                      \
     PART(INDEX)        /* an index of LATENT, for sparse attention */                              \
+    PART(SHARED_KV)    /* compressed attention: one head of keys that are values */                \
+    PART(POOL_SPARSE)  /* entries that an index chooses */                                         \
+    PART(POOL_FULL)    /* entries that all rows behind them see */                                 \
     PART(DELTA)        /* a gated delta rule */                                                    \
     PART(APART)        /* a DELTA with separate projections */                                     \
     PART(CHANNELS)     /* a DELTA with a decay for each channel */                                 \
@@ -213,6 +246,7 @@ enum arch_dim {
     PART(FFN_BIAS)                                                                                 \
     PART(MOE)                                                                                      \
     PART(SELECT_BIAS)                                                                              \
+    PART(HASHED)       /* a MOE with a table of experts */                                         \
     PART(MOE_UP)       /* a MOE whose experts have a gate and an up */                             \
     PART(SHARED)       /* shared experts of any kind */                                            \
     PART(SHARED_UP)    /* shared experts with a gate and an up */                                  \
@@ -226,6 +260,8 @@ enum arch_dim {
     PART(AFTER_NORMS)  /* OUT_NORMS under the names used with IN_NORMS */                          \
     PART(BEFORE_NORMS) /* IN_NORMS under the names used with OUT_NORMS */                          \
     PART(NORM_BIAS)                                                                                \
+    PART(STREAMS) /* several residual streams */                                                   \
+    PART(FINAL_STREAMS)                                                                            \
     PART(FINAL)                                                                                    \
     PART(FINAL_BIAS)                                                                               \
     PART(HEAD)                                                                                     \
@@ -245,12 +281,14 @@ enum arch_part {
     ARCH_PARTS(PART_FLAG)
 #undef PART_FLAG
         PART_ANY_HEADS = PART_HEADS | PART_FULL_HEADS,
-    PART_ATTENTION = PART_ANY_HEADS | PART_LATENT, /* any kind of attention */
+    PART_ATTENTION = PART_ANY_HEADS | PART_LATENT, /* with an o of value_dim for each head */
+    PART_ANY_INDEX = PART_INDEX | PART_POOL_SPARSE,
+    PART_ANY_POOL = PART_POOL_SPARSE | PART_POOL_FULL,
     PART_RECURRENT = PART_DELTA | PART_APART,
     PART_ANY_DELTA = PART_RECURRENT | PART_CHANNELS,
     PART_CHANNEL_GATES = PART_LOW_GATES | PART_DIRECT_GATES,
     PARTS_OUTSIDE = PART_EMBED | PART_PLACES | PART_FINAL | PART_HEAD | PART_HEAD_TIED |
-                    PART_FINAL_BIAS | PART_HEAD_BIAS, /* outside layers */
+                    PART_FINAL_BIAS | PART_HEAD_BIAS | PART_FINAL_STREAMS, /* outside layers */
 };
 
 /* One row of the table: a tensor [rows, cols], a vector [cols], or either once for each expert. */

@@ -18,6 +18,7 @@ static uint64_t head_floats(const struct delta_shape *s)
 uint64_t state_pool_slot_bytes(const struct state_shape *shape)
 {
     if (shape->n_layers == 0) return 0;
+    if (shape->n_floats > 0) return shape->n_layers * shape->n_floats * sizeof(float);
     return shape->n_layers * (conv_floats(&shape->layer) + head_floats(&shape->layer)) *
            sizeof(float);
 }
@@ -53,4 +54,10 @@ struct delta_states state_pool_layer(const struct state_pool *p, uint32_t i)
     assert(i < p->shape.n_layers);
     data += i * n * (conv_floats(s) + head_floats(s));
     return (struct delta_states){.conv = data, .heads = data + n * conv_floats(s)};
+}
+
+float *state_pool_floats(const struct state_pool *p, uint32_t i)
+{
+    assert(i < p->shape.n_layers && p->shape.n_floats > 0);
+    return (float *)p->data + (uint64_t)i * p->shape.n_slots * p->shape.n_floats;
 }

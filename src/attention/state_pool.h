@@ -10,6 +10,7 @@
 struct state_shape {
     uint32_t n_layers, n_slots; /* layers with states */
     struct delta_shape layer;
+    uint64_t n_floats; /* of a layer's states of a sequence, if they are no delta rule's; else 0 */
 };
 
 struct state_pool {
@@ -28,5 +29,8 @@ void state_pool_destroy(struct state_pool **p);
 
 /* Local. Returns the states of the i-th layer that has some. */
 struct delta_states state_pool_layer(const struct state_pool *p, uint32_t i);
+
+/* Local. Returns [slots, shape.n_floats], the same for states that are no delta rule's. */
+float *state_pool_floats(const struct state_pool *p, uint32_t i);
 
 #endif

@@ -42,7 +42,7 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
         .n_experts = m->moe.n_experts, .n_chosen = m->moe.n_chosen, .window = m->attn.window};
     for (uint32_t i = 0; i < m->n_layers; i++) {
         n_cached += arch_layer_has_kv(m, i);
-        n_indexed += arch_has_index(m, i);
+        n_indexed += arch_has_beside(m, i);
         cost->n_moe_layers += m->layer.is_moe[i];
         cost->windowed += m->layer.has_window[i] ? 1.0 / m->n_layers : 0;
     }
@@ -58,7 +58,7 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
     cost->kv_token_bytes =
         (double)(kv_pool_block_bytes(n_cached, m->attn.n_kv_heads, m->attn.head_dim, kv_dtype,
                                      m->attn.kv_lora > 0) +
-                 (uint64_t)n_indexed * kv_pool_index_bytes(kv_dtype, m->index.dim)) /
+                 (uint64_t)n_indexed * kv_pool_index_bytes(kv_dtype, arch_beside_dim(m))) /
         KV_BLOCK_TOKENS;
     cost->row_flops = 2.0 * (double)arch_token_params(m);
     cost->head_flops = 2.0 * m->width * m->vocab;

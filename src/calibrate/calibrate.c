@@ -61,6 +61,12 @@ static struct status check_unquantized(const struct calib *c)
                            c->o->model->delta.is_mamba ? "Mamba-2 scan" : "gated delta rule",
                            c->o->model->family->title);
     }
+    if (c->o->model->compression.o_groups > 0) {
+        return status_make(STATUS_USAGE,
+                           "--calibration: not implemented for the compressed attention of %s; "
+                           "rounding (--method rtn without --calibration) is",
+                           c->o->model->family->title);
+    }
     if (c->o->model->attn.n_full_kv_heads > 0) {
         return status_make(STATUS_USAGE,
                            "--calibration: not implemented for %s, whose layers without a window "

@@ -207,8 +207,8 @@ static uint32_t leaf_of_row(const struct arch *m, const struct arch_tensor *row,
                             uint32_t group)
 {
     const bool is_o = row->role == WEIGHT_O;
-    const uint32_t dim = is_o ? m->attn.value_dim : arch_dim_unit(m, row->cols);
-    const uint64_t n = is_o ? (uint64_t)m->attn.n_heads * dim : n_cols;
+    const uint32_t dim = is_o ? arch_o_unit(m) : arch_dim_unit(m, row->cols);
+    const uint64_t n = is_o ? (uint64_t)m->attn.n_heads * m->attn.value_dim : n_cols;
     const uint32_t leaf = leaf_choose_quantized(n, leaf_common_unit(dim, group), leaves_least(row));
     if (!is_o) return leaf;
     const uint32_t own = arch_o_leaf(m, leaf, (uint32_t)(n_cols / m->attn.n_heads));

@@ -203,7 +203,7 @@ static void add_ranks(const struct cost_model *m, const struct cost_stage *s, do
     if (m->l->tp > 1) out->s[COST_SUMS] += s->n_sums * sum_s(m, n_rows);
     if (s->n_moe_layers > 0) out->s[COST_EXCHANGE] += s->n_moe_layers * exchange_s(m, n_rows);
     if (m->l->pp == 1) return;
-    const double n_bytes = n_rows * (m->l->model.arch->width * 4.0 + 8);
+    const double n_bytes = n_rows * (arch_row_width(m->l->model.arch) * 4.0 + 8);
     out->s[COST_HOP] += m->stage_link == LINK_NET
                             ? m->network_s + n_bytes * m->ranks / m->network_bytes_s
                             : barrier_s(m) + copy_s(m, n_bytes);

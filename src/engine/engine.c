@@ -61,7 +61,7 @@ static struct status make_last_stage(struct engine *e)
 
 static struct status make_buffers(struct engine *e)
 {
-    const size_t n_bytes = hidden_bytes(e->o.max_rows, e->o.model->width);
+    const size_t n_bytes = hidden_bytes(e->o.max_rows, arch_row_width(e->o.model));
     for (int i = 0; i < N_HIDDEN; i++) {
         TRY(mem_ops_alloc(e->o.kern, &e->pipe.hidden[i], n_bytes, 1, "hidden rows"));
         e->pipe.wire[i] = e->pipe.hidden[i];
@@ -105,7 +105,7 @@ static void expect_hidden(struct engine *e, uint64_t run)
     if (device_pipe_receives(e->o.kern)) return; /* received when their number is known */
     await_sent(e, &e->pipe.sent[i]);
     comm_recv_start(e->o.comm, rank_in_pipe(e, e->place.pp - 1), COMM_TAG_HIDDEN, e->pipe.wire[i],
-                    hidden_bytes(e->o.max_rows, e->o.model->width), &e->pipe.received[i]);
+                    hidden_bytes(e->o.max_rows, arch_row_width(e->o.model)), &e->pipe.received[i]);
 }
 
 struct status engine_create(const struct engine_options *options, struct engine **out)
@@ -254,7 +254,7 @@ static struct status finish_batch(struct engine *e, const struct step_plan *plan
 static struct status await_rows(struct engine *e, const struct batch *b, struct hidden *h)
 {
     const size_t i = hidden_slot(e, e->n_runs);
-    *h = hidden_view(e->pipe.hidden[i], b->n_rows, e->o.model->width);
+    *h = hidden_view(e->pipe.hidden[i], b->n_rows, arch_row_width(e->o.model));
     if (device_pipe_sends(e->o.kern)) device_pipe_claim(e->o.kern, (uint32_t)i);
     if (e->is_first) {
         await_sent(e, &e->pipe.sent[i]);
@@ -262,13 +262,13 @@ static struct status await_rows(struct engine *e, const struct batch *b, struct 
     }
     if (device_pipe_receives(e->o.kern)) {
         device_pipe_receive(e->o.kern, (uint32_t)i, e->pipe.hidden[i],
-                            hidden_bytes(b->n_rows, e->o.model->width));
+                            hidden_bytes(b->n_rows, arch_row_width(e->o.model)));
         return status_ok();
     }
     const uint64_t since = clock_ns();
     const size_t n_bytes = comm_wait(e->o.comm, &e->pipe.received[i]);
     mark_wait(e, TRACE_WAIT_ROWS, since);
-    const size_t expected = hidden_bytes(b->n_rows, e->o.model->width);
+    const size_t expected = hidden_bytes(b->n_rows, arch_row_width(e->o.model));
     if (n_bytes != expected) {
         return status_make(STATUS_BUG, "hidden rows: expected %zu bytes for %zu rows, found %zu",
                            expected, b->n_rows, n_bytes);
@@ -286,7 +286,7 @@ static uint64_t collective_ns(const struct engine *e)
 static struct status send_rows(struct engine *e, const struct hidden *h)
 {
     const size_t i = hidden_slot(e, e->n_runs),
-                 n_bytes = hidden_bytes(h->n_rows, e->o.model->width);
+                 n_bytes = hidden_bytes(h->n_rows, arch_row_width(e->o.model));
     if (device_pipe_sends(e->o.kern)) {
         device_pipe_send(e->o.kern, (uint32_t)i, h->h, n_bytes);
         return device_status(e->o.kern->device);
@@ -309,6 +309,7 @@ static struct status engine_compute(struct engine *e, const struct step_plan *pl
         stage_embed_places(e->stage, &rows, h);
         since = mark(e, TRACE_EMBED, since);
     }
+    stage_take_tokens(e->stage, b->tokens);
     TRY(stage_forward(e->stage, e->seqs, b->n_runs, e->adapters, in_halves(e, plan), h));
     since = mark(e, TRACE_LAYERS, since);
     if (e->is_last) {

@@ -62,6 +62,12 @@ static struct status job_device_check_model(const struct arch *m, const char *na
                            name, m->family->title,
                            m->delta.is_mamba ? "Mamba-2 scan" : "gated delta rule");
     }
+    if (m->compression.o_groups > 0) {
+        return status_make(STATUS_USAGE,
+                           "--device %s: %s has compressed attention and several residual streams, "
+                           "for which the device has no kernels; run it with --device cpu",
+                           name, m->family->title);
+    }
     if (m->index.n_heads > 0) {
         return status_make(STATUS_USAGE,
                            "--device %s: %s has sparse attention with an index, for which the "

@@ -283,10 +283,10 @@ struct status job_check_tier(const struct job *j)
     if (t->kv_tier.n_bytes == 0 && t->prefix_store.n_bytes == 0) return status_ok();
     if (j->o->device.device != DEVICE_CPU)
         return status_make(STATUS_USAGE, "%s: not with --device cuda", flag);
-    if (j->model.delta.n_key_heads > 0)
+    if (arch_has_states(&j->model))
         return status_make(STATUS_USAGE,
-                           "%s: not for a model with recurrent layers, whose states are not kept "
-                           "after each block",
+                           "%s: not for a model with recurrent layers or compressed entries, whose "
+                           "states are not kept after each block",
                            flag);
     if (j->model.encoder)
         return status_make(STATUS_USAGE, "%s: an encoder keeps no KV cache", flag);
@@ -330,7 +330,7 @@ static uint64_t stored_bytes(const struct job *j)
     const enum dtype dtype = j->o->model.kv_dtype;
     return kv_pool_block_bytes(n, range_count(w->kv_heads), j->model.attn.head_dim, dtype,
                                j->model.attn.kv_lora > 0) +
-           (uint64_t)n * kv_pool_index_bytes(dtype, j->model.index.dim);
+           (uint64_t)n * kv_pool_index_bytes(dtype, arch_beside_dim(&j->model));
 }
 
 /* Sets the number of slots in each rank's file: as many as all ranks have room for. */

@@ -206,7 +206,7 @@ static void settle_scheduling(struct job *j)
     const bool is_law = j->o->capacity.policy == CAPACITY_DROPLESS && !j->o->device.fast_reductions;
     const bool may_share = is_law && j->o->mode != LEAD_SCORE;
     /* the state after a shared block is not kept, and a wrong guess would stay in the state */
-    const bool has_states = j->model.delta.n_key_heads > 0;
+    const bool has_states = arch_has_states(&j->model);
     settle_drafts(j, may_share && !has_states && j->o->mode == LEAD_GENERATE);
     if (!is_law || has_states || j->model.encoder || j->o->files.logits != NULL)
         f->prefix_cache = false;
@@ -238,7 +238,7 @@ static struct status check_step_tokens(const struct job *j)
 {
     const bool has_logits = j->o->files.logits != NULL;
     const size_t n = (size_t)j->o->schedule.step_tokens;
-    size_t row_bytes = hidden_bytes(1, j->model.width);
+    size_t row_bytes = hidden_bytes(1, arch_row_width(&j->model));
     if (has_logits && row_bytes < j->model.vocab * sizeof(float))
         row_bytes = j->model.vocab * sizeof(float);
     if (j->o->files.save_logprobs != NULL)
@@ -260,6 +260,11 @@ static struct status read_hidden_layers(struct job *j)
 {
     const char *text = j->o->files.save_hidden;
     j->hidden.type = j->o->files.save_hidden_type;
+    if (text != NULL && j->model.streams.n > 0)
+        return status_make(STATUS_USAGE,
+                           "--save-hidden: %s has %u residual streams; there is no one row after a "
+                           "layer",
+                           j->model.family->title, j->model.streams.n);
     return text == NULL ? status_ok() : hidden_layers_parse(text, j->model.n_layers, &j->hidden);
 }
 

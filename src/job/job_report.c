@@ -55,8 +55,9 @@ void job_report_start(const struct job *j)
              (double)stage_kv_bytes(engine_stage(j->engine)) / (1 << 30));
     if (j->pools.n_state_slots == 0) return;
     log_line(LOG_INFO,
-             "recurrent states of %u sequences, %.2f GiB here; with such layers prompts share no "
-             "KV blocks, and there is no speculative decoding",
+             "%s of %u sequences, %.2f GiB here; with such layers prompts share no KV blocks, and "
+             "there is no speculative decoding",
+             j->model.compression.o_groups > 0 ? "sums of unfinished entries" : "recurrent states",
              j->pools.n_state_slots,
              (double)stage_state_bytes(engine_stage(j->engine)) / (1 << 30));
 }

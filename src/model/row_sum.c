@@ -72,16 +72,6 @@ void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct
     comm_poll(s->o.comm);
 }
 
-/* Returns the quantized rows from row `row` on. */
-static struct quant_rows codes_from(const struct quant_rows *all, size_t row)
-{
-    struct quant_rows from = *all;
-    from.codes += row * all->n_groups * all->group;
-    from.scales += row * all->n_groups;
-    from.sums += row * all->n_groups;
-    return from;
-}
-
 /* y = x, quantized too if the norm would have done so. */
 static void row_sum_copy(struct stage *s, const struct norm_args *a)
 {
@@ -98,7 +88,7 @@ void row_sum_norm_own(struct stage *s, const struct part *p, struct norm_weights
     const size_t d = s->o.model->width, row0 = p->own.begin;
     const struct quant_rows *all = first != NULL ? act_codes_to_make(rows, first) : NULL;
     struct quant_rows codes;
-    if (all != NULL) codes = codes_from(all, row0);
+    if (all != NULL) codes = act_codes_from(all, row0);
     const struct norm_args a = {.x = p->hidden.h + row0 * d,
                                 .w = norm.w,
                                 .bias = norm.bias,

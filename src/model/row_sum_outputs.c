@@ -216,7 +216,7 @@ static void gather_words(struct stage *s, const struct part *p, void *words, siz
 static void row_sum_outputs_gather(struct stage *s, struct part *p)
 {
     if (!part_is_cut(p)) return;
-    gather_words(s, p, p->hidden.h, s->o.model->width);
+    gather_words(s, p, p->hidden.h, arch_row_width(s->o.model));
     gather_words(s, p, p->hidden.bad, 1);
 }
 

@@ -31,6 +31,8 @@ static bool stage_is_quantized(const struct layer *l)
                                   &a->o,
                                   &a->latent.index.q,
                                   &a->latent.index.k,
+                                  &a->latent.o_a,
+                                  &a->latent.pool.kv,
                                   &l->ffn.gate,
                                   &l->ffn.up,
                                   &l->ffn.down,
@@ -98,6 +100,18 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
                                            [WORKSPACE_INDEX_SCORES] = &s->index.scores,
                                            [WORKSPACE_INDEX_GATHERED] = &s->index.gathered,
                                            [WORKSPACE_INDEX_BLOCKS] = &s->index.blocks,
+                                           [WORKSPACE_ENTRY_KEYS] = &s->entries.keys,
+                                           [WORKSPACE_ENTRY_BLOCKS] = &s->entries.key_blocks,
+                                           [WORKSPACE_POOL_KV] = &s->entries.kv,
+                                           [WORKSPACE_POOL_GATE] = &s->entries.gate,
+                                           [WORKSPACE_INDEX_POOL_KV] = &s->entries.index_kv,
+                                           [WORKSPACE_INDEX_POOL_GATE] = &s->entries.index_gate,
+                                           [WORKSPACE_STREAM_ROWS] = &s->streams.rows,
+                                           [WORKSPACE_STREAM_NORMED] = &s->streams.normed,
+                                           [WORKSPACE_STREAM_MIX] = &s->streams.mix,
+                                           [WORKSPACE_STREAM_PRE] = &s->streams.pre,
+                                           [WORKSPACE_STREAM_POST] = &s->streams.post,
+                                           [WORKSPACE_STREAM_COMB] = &s->streams.comb,
                                            [WORKSPACE_K_NARROW] = &s->qkv.k_narrow,
                                            [WORKSPACE_V_NARROW] = &s->qkv.v_narrow,
                                            [WORKSPACE_Q_WIDE] = &s->qkv.q_wide,
@@ -125,7 +139,9 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
 static struct status make_ones(struct stage *s)
 {
     const struct arch *m = s->o.model;
-    const size_t n = m->attn.l2_norm || m->attn.v_norm ? arch_value_dim_most(m) : 0;
+    size_t n = m->attn.l2_norm || m->attn.v_norm ? arch_value_dim_most(m) : 0;
+    if (m->compression.o_groups > 0) n = m->attn.head_dim;
+    if (m->streams.n > 0 && n < arch_row_width(m)) n = arch_row_width(m);
     if (n == 0) return status_ok();
     TRY(mem_alloc(&s->ones, n, sizeof *s->ones, "workspace"));
     for (size_t i = 0; i < n; i++) s->ones[i] = 1;
@@ -153,15 +169,15 @@ static struct status make_workspace(struct stage *s)
     return mem_alloc(&s->positions, t, sizeof *s->positions, "workspace");
 }
 
-/* Allocates the KV blocks, with index keys of the layers that have an index. */
+/* Allocates the KV blocks, with index keys or entries of the layers that have some. */
 static struct status make_kv(struct stage *s)
 {
     const struct stage_options *o = &s->o;
-    bool has_index[ARCH_LAYERS_MAX] = {false};
+    bool has_beside[ARCH_LAYERS_MAX] = {false};
     for (uint32_t i = 0; i < range_count(o->weights->layers); i++) {
         const struct layer *layer = &o->weights->stage_layers[i];
-        if (layer->has_kv && arch_has_index(o->model, layer->index))
-            has_index[layer->in_cache] = true;
+        if (layer->has_kv && arch_has_beside(o->model, layer->index))
+            has_beside[layer->in_cache] = true;
     }
     const struct kv_shape shape = {
         .n_layers = kv_groups_layers(&s->kv_groups, o->layout, o->weights->place.pp),
@@ -170,8 +186,8 @@ static struct status make_kv(struct stage *s)
         .head_dim = o->model->attn.head_dim,
         .dtype = o->flags->kv_dtype,
         .latent = o->model->attn.kv_lora > 0,
-        .index_dim = o->model->index.dim,
-        .has_index = has_index};
+        .index_dim = arch_beside_dim(o->model),
+        .has_index = has_beside};
     return kv_pool_create(o->kern, &shape, &s->kv);
 }
 
@@ -219,27 +235,41 @@ void stage_destroy(struct stage **stage)
     mem_free(stage);
 }
 
+/* Makes each row of h [T, n D] n copies of a row of from [T, D]. */
+static void spread_streams(struct stage *s, const float *from, struct hidden *hidden)
+{
+    const size_t d = s->o.model->width;
+    for (uint32_t i = 0; i < s->o.model->streams.n; i++)
+        op_place_rows(s->o.kern, &(struct place_args){.from = from,
+                                                      .n_rows = hidden->n_rows,
+                                                      .width = d,
+                                                      .to_stride = arch_row_width(s->o.model),
+                                                      .to = hidden->h + i * d});
+}
+
 void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
 {
     const struct weights *w = s->o.weights;
     const size_t d = s->o.model->width;
+    float *h = s->o.model->streams.n > 0 ? s->x : hidden->h;
     const struct embed_args args = {.w = &w->embed,
                                     .tokens = tokens,
                                     .n_rows = hidden->n_rows,
                                     .vocab_begin = w->vocab.begin,
                                     .vocab_end = w->vocab.end,
-                                    .h = hidden->h};
+                                    .h = h};
     if (range_count(w->vocab) > 0) {
         op_embed(s->o.kern, &args);
     } else {
-        mem_ops_fill(s->o.kern, hidden->h, 0, hidden->n_rows * d * sizeof(float));
+        mem_ops_fill(s->o.kern, h, 0, hidden->n_rows * d * sizeof(float));
     }
     mem_ops_fill(s->o.kern, hidden->bad, 0, hidden->n_rows * sizeof *hidden->bad);
     mem_ops_fill(s->o.kern, hidden->dropped, 0, hidden->n_rows * sizeof *hidden->dropped);
     /* one rank has a token's embedding, the others have zero bits: OR copies it */
-    device_or_u32(s->o.kern, s->o.comm, COMM_TP, (uint32_t *)hidden->h, hidden->n_rows * d);
+    device_or_u32(s->o.kern, s->o.comm, COMM_TP, (uint32_t *)h, hidden->n_rows * d);
     if (s->o.model->scale.embed != 1.0f)
-        op_scale(s->o.kern, hidden->h, s->o.model->scale.embed, hidden->n_rows * d);
+        op_scale(s->o.kern, h, s->o.model->scale.embed, hidden->n_rows * d);
+    if (h != hidden->h) spread_streams(s, h, hidden);
 }
 
 /* Sets s->positions to the rows' positions in the table of embeddings: 0, 1, ...; with
@@ -297,7 +327,7 @@ void stage_keep_normed(struct stage *s, const struct part *p, bool is_first, con
 static struct part stage_part_of(const struct stage *s, const struct hidden *hidden, size_t row0,
                                  size_t n_rows, int lane)
 {
-    const size_t d = s->o.model->width, half = s->o.model->attn.rotary / 2;
+    const size_t d = arch_row_width(s->o.model), half = s->o.model->attn.rotary / 2;
     const size_t local = arch_local_rotary(s->o.model) / 2;
     return (struct part){
         .hidden = {.n_rows = n_rows,
@@ -458,6 +488,11 @@ static uint32_t n_own_layers(const struct stage *s)
     return range_count(layers) - (layers.end > s->o.model->n_layers ? 1 : 0);
 }
 
+void stage_take_tokens(struct stage *s, const int32_t *tokens)
+{
+    s->tokens = tokens;
+}
+
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                             const uint32_t *adapters, bool in_halves, struct hidden *hidden)
 {
@@ -473,7 +508,10 @@ void stage_norm_rows(struct stage *s, const float *h, const struct norm_weights 
     for (size_t i = 0; i < n; i++) s->final_rows[i] = (int32_t)rows[i];
     const struct gather_args args = {
         .from = h, .rows = s->final_rows, .n_rows = n, .width = d, .to = out};
-    op_gather_rows(s->o.kern, &args);
+    if (s->o.model->streams.n > 0)
+        stage_sum_streams(s, h, n, out);
+    else
+        op_gather_rows(s->o.kern, &args);
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = out,
                                               .w = norm->w,
                                               .bias = norm->bias,

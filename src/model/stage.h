@@ -16,12 +16,13 @@
 /* The hidden rows that stages send to each other, as one message: h, then the counters. */
 struct hidden {
     size_t n_rows;    /* T */
-    float *h;         /* [T, D] residual stream */
+    float *h;         /* [T, D] residual stream; [T, n D] if the model has n streams */
     int32_t *bad;     /* [T] sums of K-blocks or of experts that left the integer grid */
     int32_t *dropped; /* [T] expert choices dropped by a capacity factor */
 };
 
-/* Local. Bytes of a message of n_rows rows; and `buffer` seen as that message. */
+/* Local. Bytes of a message of n_rows rows of `width` (arch_row_width); and `buffer` seen as that
+ * message. */
 size_t hidden_bytes(size_t n_rows, uint32_t width);
 struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width);
 
@@ -83,6 +84,10 @@ struct encoder_rows {
 /* Local. First stage, after stage_embed: in an encoder, adds the embeddings of the rows' types and
  * positions to h. In other models does nothing. */
 void stage_embed_places(struct stage *s, const struct encoder_rows *rows, struct hidden *hidden);
+
+/* Local. Lends the stage the tokens [T] of the rows of the next stage_forward, which layers with
+ * hashed experts read. */
+void stage_take_tokens(struct stage *s, const int32_t *tokens);
 
 /* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover the rows. The
  * array has a copy of them for each block table of the model (parallel/layout/kv_groups.h),

@@ -11,7 +11,9 @@ static stage_attend attend_heads;
 void stage_describe_attention(struct stage *s)
 {
     const struct arch *m = s->o.model;
-    s->attend = m->attn.kv_lora > 0 ? stage_latent : attend_heads;
+    s->attend = m->compression.o_groups > 0 ? stage_compressed
+                : m->attn.kv_lora > 0       ? stage_latent
+                                            : attend_heads;
     const struct weights *w = s->o.weights;
     const uint32_t heads_per_kv = m->attn.n_heads / m->attn.n_kv_heads;
     s->attention =
@@ -327,8 +329,10 @@ void stage_attention(struct stage *s, const struct layer *layer, struct part *p)
 {
     const struct attention_weights *w = &layer->attention;
     const size_t n_rows = p->hidden.n_rows;
-    struct act_rows in = s->row_sum->norm(s, p, stage_norm(layer->attn_norm, layer->attn_norm_bias),
-                                          first_mixer(s, layer, p));
+    const bool has_streams = s->o.model->streams.n > 0;
+    const struct part block = has_streams ? stage_collapse(s, &layer->attn_streams, p) : *p;
+    struct act_rows in = s->row_sum->norm(
+        s, &block, stage_norm(layer->attn_norm, layer->attn_norm_bias), first_mixer(s, layer, p));
     stage_keep_normed(s, p, layer->index == 0, in.x);
     stage_show(s, TAP_ATTENTION, in.x, n_rows, s->o.model->width);
     stage_attend *const recur = s->o.model->delta.is_mamba ? stage_mamba : stage_delta;
@@ -344,6 +348,11 @@ void stage_attention(struct stage *s, const struct layer *layer, struct part *p)
                                                  .sums = s->head_sums});
     stage_show(s, TAP_O, s->qkv.attended, n_rows, range_count(o.held));
     in = s->row_sum->input(s, &o);
+    if (has_streams) { /* nothing reads the block's input s->x any more */
+        s->row_sum->assign(s, &w->o, &in, s->x, p);
+        stage_expand(s, p, s->x);
+        return;
+    }
     const struct block_output out = {.w = layer->is_delta ? &layer->delta.o : &w->o,
                                      .bias = w->o_bias,
                                      .norm = layer->attn_out_norm,

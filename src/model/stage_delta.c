@@ -30,11 +30,16 @@ struct delta_shape stage_delta_shape(const struct stage *s)
 
 struct status stage_make_states(struct stage *s)
 {
+    const struct arch *m = s->o.model;
     const struct range layers = s->o.weights->layers;
-    const struct state_shape shape = {.n_layers =
-                                          arch_delta_layers(s->o.model, layers.begin, layers.end),
-                                      .n_slots = s->o.n_state_slots,
-                                      .layer = stage_delta_shape(s)};
+    const bool has_entries = m->compression.o_groups > 0;
+    struct state_shape shape = {.n_layers = arch_delta_layers(m, layers.begin, layers.end),
+                                .n_slots = s->o.n_state_slots,
+                                .layer = stage_delta_shape(s)};
+    if (has_entries)
+        shape = (struct state_shape){.n_layers = arch_entry_layers(m, layers.begin, layers.end),
+                                     .n_slots = s->o.n_state_slots,
+                                     .n_floats = arch_entry_floats(m)};
     if (shape.n_layers == 0) return status_ok();
     return state_pool_create(&shape, &s->states);
 }

@@ -11,7 +11,7 @@ struct status stage_make_moe(struct stage *s)
     if (m->moe.n_experts == 0) return status_ok();
     if (s->o.capacity->policy != CAPACITY_DROPLESS &&
         (m->family->sigmoid || m->moe.weighs_inputs || m->moe.router.n_groups > 1 || m->shortcut ||
-         m->moe.joins)) {
+         m->moe.joins || m->streams.n > 0)) {
         return status_make(STATUS_USAGE, "--capacity-factor: not implemented for the routing of %s",
                            m->family->title);
     }
@@ -87,7 +87,9 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
     act_codes(s->o.kern, in, &w->gate);
     const bool apart = act_codes_replace(in, &w->up);
     const bool is_normed = s->o.model->sub_norms;
-    if (f > 0 && !apart && !is_adapted && !is_normed && w->gate_bias == NULL &&
+    const struct arch_swiglu *law = &s->o.model->swiglu;
+    const float limit = law->alpha == 0 ? law->limit : 0;
+    if (f > 0 && !apart && !is_adapted && !is_normed && limit == 0 && w->gate_bias == NULL &&
         w->up_bias == NULL) {
         stage_gated(s, gate_up, in, act_codes_to_make(&inner, &w->down));
     } else {
@@ -97,6 +99,7 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
             norm_inner(s, w, &rows);
         else if (f > 0)
             op_swiglu(s->o.kern, &(struct swiglu_args){.kind = s->o.model->gate,
+                                                       .limit = limit,
                                                        .gate = s->ffn.gate,
                                                        .up = s->ffn.up,
                                                        .stride = f,
@@ -166,9 +169,9 @@ static const struct packed *first_linear(const struct stage *s, const struct lay
 }
 
 /* True when the experts' output is not added to h at once. */
-static bool is_apart(const struct layer *layer)
+static bool is_apart(const struct stage *s, const struct layer *layer)
 {
-    return layer->starts_shortcut || layer->moe.out_norm != NULL;
+    return layer->starts_shortcut || layer->moe.out_norm != NULL || s->o.model->streams.n > 0;
 }
 
 /* Returns the part's rows of the experts' output, which the next layer adds or which is normed. */
@@ -187,7 +190,8 @@ static struct moe_rows moe_rows_of(const struct stage *s, const struct layer *la
                              .x = in->x,
                              .in = in,
                              .router_x = layer->moe.router_norm != NULL ? s->ffn.routed : NULL,
-                             .h = is_apart(layer) ? shortcut_of(s, p) : hidden->h,
+                             .h = is_apart(s, layer) ? shortcut_of(s, p) : hidden->h,
+                             .tokens = s->tokens != NULL ? s->tokens + p->row0 : NULL,
                              .bad = hidden->bad,
                              .dropped = hidden->dropped,
                              .load = s->expert_load +
@@ -282,9 +286,32 @@ static struct status joined_block(struct stage *s, const struct layer *layer, st
     return status_ok();
 }
 
+/* Starts the FFN block of a model with several residual streams: *in = the normed sum of the
+ * streams, and the rows for the experts, whose output goes to the part's rows of s->ffn.shortcut.
+ */
+static struct moe_rows begin_streams(struct stage *s, const struct layer *layer,
+                                     struct act_rows *in, struct part *p)
+{
+    const struct part block = stage_collapse(s, &layer->ffn_streams, p);
+    *in = normed_rows(s, layer, &block);
+    clear_shortcut(s, p);
+    return moe_rows_of(s, layer, in, p);
+}
+
+static struct status streams_block(struct stage *s, const struct layer *layer, struct part *p)
+{
+    struct act_rows in;
+    struct moe_rows rows = begin_streams(s, layer, &in, p);
+    rows.shared = shared_block(s, layer, &in, p);
+    TRY(moe_forward(s->moe, layer, &rows));
+    stage_expand(s, p, shortcut_of(s, p));
+    return status_ok();
+}
+
 struct status stage_ffn(struct stage *s, const struct layer *layer, struct part *p)
 {
     if (layer->moe.out_norm != NULL) return joined_block(s, layer, p);
+    if (s->o.model->streams.n > 0) return streams_block(s, layer, p);
     struct act_rows in = normed_rows(s, layer, p);
     if (layer->ends_shortcut) {
         TRY(stage_take_results(s, p));
@@ -316,9 +343,13 @@ struct status stage_send_rows(struct stage *s, const struct layer *layer, struct
         p->at_experts.in = NULL; /* no longer read */
         return st;
     }
-    in = normed_rows(s, layer, p);
-    p->at_experts = moe_rows_of(s, layer, &in, p);
-    if (layer->starts_shortcut) clear_shortcut(s, p);
+    if (s->o.model->streams.n > 0) {
+        p->at_experts = begin_streams(s, layer, &in, p);
+    } else {
+        in = normed_rows(s, layer, p);
+        p->at_experts = moe_rows_of(s, layer, &in, p);
+        if (layer->starts_shortcut) clear_shortcut(s, p);
+    }
     TRY(moe_start(s->moe, layer, &p->at_experts, p->number));
     p->at_experts.in = NULL; /* no longer read */
     if (layer->starts_shortcut) {
@@ -340,5 +371,6 @@ struct status stage_take_results(struct stage *s, struct part *p)
     p->calls_experts = false;
     TRY(moe_finish(s->moe, p->number));
     if (p->calls->moe.out_norm != NULL) end_joined(s, p->calls, p);
+    if (s->o.model->streams.n > 0) stage_expand(s, p, shortcut_of(s, p));
     return status_ok();
 }

@@ -157,6 +157,22 @@ struct latent_work {
     struct linear_group *groups; /* [H] */
 };
 
+/* In the workspace: compressed attention. */
+struct entry_work {
+    float *kv, *gate;             /* [T, parts * elements of an entry] */
+    float *index_kv, *index_gate; /* [T, parts * elements of an index key] */
+    void *keys;                   /* index keys of one sequence, as blocks of a cache */
+    int32_t *key_blocks;          /* 0, 1, ... */
+};
+
+/* In the workspace: the residual streams of n a row. */
+struct streams_work {
+    float *rows;              /* [T, D] a block's input before its norm */
+    float *normed;            /* [T, n D] */
+    float *mix;               /* [T, (2 + n) n] */
+    float *pre, *post, *comb; /* [T, n], [T, n], [T, n, n], as op_stream_weights makes them */
+};
+
 /* In the workspace: the FFN, and the experts beside it. */
 struct ffn_work {
     float *gate, *up; /* [T, F] */
@@ -195,6 +211,8 @@ struct stage {
     struct delta_work delta;
     struct latent_work latent;
     struct index_work index;
+    struct entry_work entries;
+    struct streams_work streams;
     struct ffn_work ffn;
     struct prediction prediction;
     float *tile_parts;   /* WORKSPACE_TILE_PARTS_BYTES, for attention by tiles */
@@ -205,8 +223,10 @@ struct stage {
     struct adapter_work adapt;
     struct kept_layers kept;
     struct rotation_work rotation;
-    float *ones; /* [the widest head] weights of norms without weights; NULL: there are none */
-    int32_t *positions; /* [T] in host memory, as is final_rows */
+    float *ones; /* [the widest head, or a row of all streams] weights of norms without weights;
+                    NULL: there are none */
+    const int32_t *tokens; /* [T] of the step, borrowed; read by hashed layers */
+    int32_t *positions;    /* [T] in host memory, as is final_rows */
     int32_t *final_rows;
     void *codes;       /* quantized input rows; NULL: no dense linear reads such rows */
     void *inner_codes; /* likewise, for inner rows [T, F] */
@@ -438,6 +458,19 @@ void stage_index_keys(struct stage *s, const struct layer *layer, const struct p
  * layer without an index takes those of the last layer that had one. */
 void stage_attend_chosen(struct stage *s, const struct layer *layer, const struct part *p,
                          const struct attn_args *args);
+
+/* stage_compressed.c. Local. Compressed attention: a stage_attend. */
+stage_attend stage_compressed;
+
+/* stage_streams.c. Local. In a model with several residual streams: stage_collapse returns the part
+ * as a block sees it, whose h is the block's input; stage_expand mixes the streams and adds the
+ * block's output y [T, D], both for the rows that this rank holds. */
+struct part stage_collapse(struct stage *s, const struct stream_weights *w, const struct part *p);
+void stage_expand(struct stage *s, const struct part *p, const float *y);
+
+/* stage_streams.c. Local. out [n, D] = the weighted sum of the streams of rows [n] of h, which
+ * s->final_rows lists. */
+void stage_sum_streams(struct stage *s, const float *h, size_t n, float *out);
 
 /* stage_delta.c. Local. Allocates the slots of recurrent states, if the stage has recurrent
  * layers. Errors: STATUS_MEMORY. */

@@ -184,6 +184,23 @@ void moe_count_slices(struct moe *m, size_t n_tokens, size_t words_per_token)
     }
 }
 
+/* Sets *out to the experts that the layer's table gives to the listed tokens [n, K]; NULL: it has
+ * no table. */
+static struct status look_up(struct moe *m, const struct pass *p, const int32_t **out)
+{
+    const size_t k = m->o.model->moe.n_chosen, n = range_count(p->listed);
+    int32_t *given;
+    *out = NULL;
+    if (p->w->table == NULL) return status_ok();
+    TRY(moe_grow(m, BUF_GIVEN, n * k, sizeof *given, &given));
+    for (size_t i = 0; i < n; i++) {
+        const float *experts = p->w->table + (size_t)p->rows->tokens[p->listed.begin + i] * k;
+        for (size_t j = 0; j < k; j++) given[i * k + j] = (int32_t)experts[j];
+    }
+    *out = given;
+    return status_ok();
+}
+
 /* Runs the router over the tokens of p->listed: sets p->ids, p->weights and *logits, and makes room
  * for p->slots. */
 static struct status route(struct moe *m, struct pass *p, float **logits)
@@ -207,7 +224,10 @@ static struct status route(struct moe *m, struct pass *p, float **logits)
                                        .exact = true};
     op_linear(m->o.kern, &linear);
     if (p->w->router_bias != NULL) op_add_bias(m->o.kern, *logits, p->w->router_bias, n, n_routed);
+    const int32_t *given;
+    TRY(look_up(m, p, &given));
     const struct router_args router = {.logits = *logits,
+                                       .given = given,
                                        .ids = ids,
                                        .weights = p->weights,
                                        .n_experts = n_routed,

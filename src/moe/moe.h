@@ -37,6 +37,7 @@ struct moe_rows {
     const float *x;         /* [T, D] normed */
     struct act_rows *in;    /* the same rows, perhaps already quantized; NULL: only x is given */
     const float *router_x;  /* [T, D] rows for the router, on every rank; NULL: x */
+    const int32_t *tokens;  /* [T] whose experts a table gives; read if the layer has one */
     const float *shared;    /* [T, D] is added to the experts' sum; NULL: nothing is added */
     float *h;               /* [T, D] */
     int32_t *bad, *dropped; /* [T] the call adds to them */

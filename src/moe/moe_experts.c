@@ -47,11 +47,12 @@ static void activate(const struct moe *m, const struct pass *p, size_t f, float 
 {
     add_biases(m, p->w->gate_bias, f, gate);
     add_biases(m, p->w->up_bias, f, up);
-    if (m->o.model->swiglu.limit > 0) {
+    if (m->o.model->swiglu.limit > 0 && m->o.model->swiglu.alpha > 0) {
         op_swiglu_clamped(m->o.kern, gate, up, p->n_in * f, m->o.model->swiglu.alpha,
                           m->o.model->swiglu.limit);
     } else {
         op_swiglu(m->o.kern, &(struct swiglu_args){.kind = m->o.model->gate,
+                                                   .limit = m->o.model->swiglu.limit,
                                                    .gate = gate,
                                                    .up = up,
                                                    .stride = f,

@@ -61,6 +61,7 @@ enum buffer {
     BUF_ONES,
     BUF_ZERO,         /* [T, D] the output of experts without weights */
     BUF_ZERO_WEIGHTS, /* [T] */
+    BUF_GIVEN,        /* [n, K] the experts that a table gives */
     BUF_COUNT
 };
 

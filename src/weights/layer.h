@@ -6,11 +6,26 @@
 
 #include "kernels/kern.h"
 
+/* Weights of compressed entries, or of their index keys: values and logits of a row's channels, and
+ * what is added to a logit by the row's position in its entry. */
+struct pool_weights {
+    struct packed kv, gate; /* [channels, D] */
+    float *bias;            /* [rate, channels] */
+    float *norm;            /* [elements of an entry] */
+};
+
+/* A block's weights of residual streams. */
+struct stream_weights {
+    struct packed mix;   /* [(2 + n) n, n D]; after the last layer [n, n D] */
+    float *base, *scale; /* [(2 + n) n], [3]; after the last layer [n], [1] */
+};
+
 /* Weights of sparse attention's index. Every rank of tp has all of its heads. */
 struct index_weights {
     struct packed q;             /* [heads * dim, q_lora] */
     struct packed k, mix;        /* [dim, D], [heads, D] */
     float *k_norm, *k_norm_bias; /* [dim] of a layer norm */
+    struct pool_weights pool;    /* compressed attention: instead of k */
 };
 
 /* Weights of latent attention. Each local head has k_b, which takes its q into the space of the
@@ -21,6 +36,10 @@ struct latent_weights {
     struct index_weights index;
     struct packed gate;       /* [heads, D] gates of the heads' outputs; or empty */
     struct packed *k_b, *v_b; /* [heads] of [kv_lora, query_dim - rotary], [value_dim, kv_lora] */
+    /* compressed attention, which has neither k_rope nor these: */
+    struct pool_weights pool;
+    struct packed
+        o_a; /* [heads * value_dim, inputs of a group] one linear for each group of heads */
 };
 
 /* Weights of a gated delta rule, for the key heads that a rank holds and their value heads. A
@@ -69,6 +88,7 @@ struct ffn_weights {
  * (layout_experts). */
 struct moe_weights {
     struct packed router; /* [E, D]; experts without weights count among E here, and below */
+    float *table;         /* [V, K] the experts of each token, which are not chosen then; or NULL */
     float *router_bias;   /* [E] added to the router's logits; or NULL */
     float *select_bias;   /* [E] for the choice of experts only (router_args); or NULL */
     uint32_t n_experts;   /* places held here */
@@ -121,10 +141,13 @@ struct layer {
     bool has_kv;   /* attention with keys and values in the cache */
     bool has_mixer, has_ffn; /* a layer of Nemotron-H has only one of them */
     uint32_t kv_table;       /* of its KV blocks (parallel/layout/kv_groups.h) */
-    uint32_t in_cache; /* its place among the layers of a KV block; of a recurrent layer, among the
-                          recurrent layers of the stage */
-    float scale;       /* multiplies the residual stream after the layer, if the model has such
-                          scalars */
+    uint32_t in_cache;  /* its place among the layers of a KV block; of a recurrent layer, among the
+                           recurrent layers of the stage */
+    float scale;        /* multiplies the residual stream after the layer, if the model has such
+                           scalars */
+    uint32_t in_states; /* its place among the layers of the stage that have entries */
+    uint32_t rate;      /* positions of one of its entries; 0: it has none */
+    struct stream_weights attn_streams, ffn_streams; /* empty: there is one residual stream */
     float *attn_norm, *ffn_norm;           /* [D] of the input of attention, of the FFN; or NULL */
     float *attn_norm_bias, *ffn_norm_bias; /* [D] of layer norms; NULL: these are RMSNorms */
     float *attn_out_norm, *ffn_out_norm;   /* [D] of the output of attention, of the FFN; or NULL */

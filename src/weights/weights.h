@@ -40,8 +40,9 @@ struct weights {
     float *final_norm_bias;     /* [D] of a layer norm, or NULL */
     float *head_bias;           /* [this rank's vocabulary] or NULL */
     float *final_norm;          /* [D], last stage */
-    float *inv_freq;            /* [rotary / 2] */
-    float *local_inv_freq;      /* [rotary / 2] of layers with a window; NULL: the same */
+    struct stream_weights final_streams; /* last stage; empty: there is one residual stream */
+    float *inv_freq;                     /* [rotary / 2] */
+    float *local_inv_freq;               /* [rotary / 2] of layers with a window; NULL: the same */
     struct ckpt_rope_factors rope_factors;
     uint64_t n_bytes;             /* all of the above */
     struct weights_block *blocks; /* owned; memory of everything here */

@@ -68,7 +68,7 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
             "%s: tensor %s: leaf of %u elements on grid 2^-%u, expected %u and 1 to 48",
             ckpt_path(k->c), s->name, t->leaf_elems, t->grid_bits, wanted);
     }
-    const uint32_t head = s->role == WEIGHT_O         ? k->out->arch->attn.value_dim
+    const uint32_t head = s->role == WEIGHT_O         ? arch_o_unit(k->out->arch)
                           : s->role == WEIGHT_DELTA_O ? arch_dim_unit(k->out->arch, DIM_DELTA_V)
                                                       : 1;
     if (*leaf % head == 0) return status_ok();

@@ -26,6 +26,25 @@ static void finish_router_norms(struct weights *w, const struct arch *m)
     }
 }
 
+struct status weights_check_tables(const struct weights *w, const struct arch *m)
+{
+    const size_t n = (size_t)m->vocab * m->moe.n_chosen;
+    for (uint32_t l = 0; l < range_count(w->layers); l++) {
+        const float *table = w->stage_layers[l].moe.table;
+        for (size_t i = 0; table != NULL && i < n; i++) {
+            if (table[i] >= 0 && table[i] < (float)m->moe.n_experts &&
+                table[i] == (float)(uint32_t)table[i])
+                continue;
+            return status_make(STATUS_INPUT,
+                               "layer %u: table of experts: token %zu: expected numbers of experts "
+                               "below %u, found %g",
+                               w->stage_layers[l].index, i / m->moe.n_chosen, m->moe.n_experts,
+                               (double)table[i]);
+        }
+    }
+    return status_ok();
+}
+
 void weights_finish(struct weights *w, const struct arch *m)
 {
     if (m->family->xielu) finish_xielu(w);

@@ -89,6 +89,25 @@ struct place {
 
 static const struct place role_places[WEIGHT_ROLE_COUNT] = {
     [WEIGHT_FINAL_NORM] = {IN_MODEL(final_norm)},
+    [WEIGHT_FINAL_STREAMS] = {IN_MODEL(final_streams.mix)},
+    [WEIGHT_FINAL_STREAMS_BASE] = {IN_MODEL(final_streams.base)},
+    [WEIGHT_FINAL_STREAMS_SCALE] = {IN_MODEL(final_streams.scale)},
+    [WEIGHT_ATTN_STREAMS] = {IN_LAYER(attn_streams.mix)},
+    [WEIGHT_ATTN_STREAMS_BASE] = {IN_LAYER(attn_streams.base)},
+    [WEIGHT_ATTN_STREAMS_SCALE] = {IN_LAYER(attn_streams.scale)},
+    [WEIGHT_FFN_STREAMS] = {IN_LAYER(ffn_streams.mix)},
+    [WEIGHT_FFN_STREAMS_BASE] = {IN_LAYER(ffn_streams.base)},
+    [WEIGHT_FFN_STREAMS_SCALE] = {IN_LAYER(ffn_streams.scale)},
+    [WEIGHT_POOL_KV] = {IN_LAYER(attention.latent.pool.kv)},
+    [WEIGHT_POOL_GATE] = {IN_LAYER(attention.latent.pool.gate)},
+    [WEIGHT_POOL_BIAS] = {IN_LAYER(attention.latent.pool.bias)},
+    [WEIGHT_POOL_NORM] = {IN_LAYER(attention.latent.pool.norm)},
+    [WEIGHT_INDEX_POOL_KV] = {IN_LAYER(attention.latent.index.pool.kv)},
+    [WEIGHT_INDEX_POOL_GATE] = {IN_LAYER(attention.latent.index.pool.gate)},
+    [WEIGHT_INDEX_POOL_BIAS] = {IN_LAYER(attention.latent.index.pool.bias)},
+    [WEIGHT_INDEX_POOL_NORM] = {IN_LAYER(attention.latent.index.pool.norm)},
+    [WEIGHT_O_A] = {IN_LAYER(attention.latent.o_a)},
+    [WEIGHT_ROUTER_TABLE] = {IN_LAYER(moe.table)},
     [WEIGHT_FINAL_NORM_BIAS] = {IN_MODEL(final_norm_bias)},
     [WEIGHT_HEAD_BIAS] = {IN_MODEL(head_bias)},
     [WEIGHT_ATTN_NORM] = {IN_LAYER(attn_norm)},
@@ -367,6 +386,7 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
     const struct kv_groups groups = kv_groups_of(l);
     const uint32_t n_in_block = kv_groups_layers(&groups, l, w->place.pp);
     uint32_t n_delta = 0, n_before[2] = {0}; /* layers with states; without and with a window */
+    uint32_t n_with_entries = 0;
     TRY(weights_load_keep(w, &w->stage_layers, n_layers * sizeof *w->stage_layers));
     for (uint32_t i = 0; i < n_layers; i++) {
         struct layer *layer = &w->stage_layers[i];
@@ -378,6 +398,8 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
         layer->is_delta = m->layer.is_delta[layer->index];
         layer->has_kv = arch_layer_has_kv(m, layer->index);
         layer->has_mixer = !m->layer.lacks_mixer[layer->index];
+        layer->rate = arch_rate(m, layer->index);
+        if (layer->rate > 0) layer->in_states = n_with_entries++;
         layer->has_ffn = !m->layer.lacks_ffn[layer->index];
         layer->window = m->layer.has_window[layer->index] ? m->attn.window : 0;
         if (layer->is_delta) {
@@ -542,6 +564,8 @@ struct status weights_load(const struct weights_source *from, struct weights **o
         st = weights_lend(ld.w, l);
         st = comm_agree(from->comm, st);
     }
+    if (!status_failed(&st)) st = weights_check_tables(ld.w, m);
+    if (m->compression.o_groups > 0) st = comm_agree(from->comm, st);
     if (!status_failed(&st)) weights_finish(ld.w, m);
     if (!status_failed(&st) && m->tied && !m->headless && l->pp == 1) ld.w->head = ld.w->embed;
     mem_free(&ld.targets);

@@ -84,6 +84,10 @@ void weights_fp8_to_int8(const struct loading *ld);
 struct status weights_want_placed(struct loading *ld, const struct target *t,
                                   const uint32_t *expert, const uint32_t *was);
 
+/* weights_finish.c. Local. Checks that the tables of hashed layers hold numbers of experts. Errors:
+ * STATUS_INPUT. */
+struct status weights_check_tables(const struct weights *w, const struct arch *m);
+
 /* weights_finish.c. Local. Turns loaded numbers into those that the ops take: those of xIELU, and
  * the weights of a router's norm. */
 void weights_finish(struct weights *w, const struct arch *m);

@@ -431,7 +431,7 @@ static void begin_config(struct fuzz_seeds *seeds)
         "configs/qwen3-235b-a22b", "models/qwen3-next/hf",      "models/granite4/hf",
         "models/granite4-moe/hf",  "models/nemotron-h/hf",      "models/nemotron-h-moe/hf",
         "models/kimi-linear/hf",   "models/kimi-linear-odd/hf", "models/ling3/hf",
-        "models/ling3-odd/hf"};
+        "models/ling3-odd/hf",     "models/deepseek-v4/hf",     "models/deepseek-v4-odd/hf"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[128];
         snprintf(path, sizeof path, "golden/%s/config.json", names[i]);

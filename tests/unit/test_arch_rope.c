@@ -333,7 +333,7 @@ static void compare_sizes(const char *path)
     CU_ASSERT_EQUAL_FATAL(arch_parse(json, config.n, path, &m).code, STATUS_OK);
     CU_ASSERT_EQUAL_FATAL(js_parse(json, config.n, path, &doc).code, STATUS_OK);
     CU_ASSERT_EQUAL(make(json).code, STATUS_OK);
-    CU_ASSERT_EQUAL(arch_value_dim(js_root(doc)), m.attn.value_dim);
+    CU_ASSERT_EQUAL(arch_value_dim(js_root(doc)), arch_o_unit(&m));
     CU_ASSERT_EQUAL(found.n, m.attn.rotary / 2);
     /* every rule leaves the shortest wave as it is, or divides it by a factor */
     CU_ASSERT(found.inv_freq[0] > 0 && found.inv_freq[0] <= 1);

@@ -297,6 +297,54 @@ static void names_of_ling(void)
     published_close(&p);
 }
 
+static void names_of_deepseek_v4(void)
+{
+    static const char *const names[][2] = {
+        {"embed.weight", "model.embed_tokens.weight"},
+        {"head.weight", "lm_head.weight"},
+        {"norm.weight", "model.norm.weight"},
+        {"model.norm.weight", "model.norm.weight"},
+        {"hc_head_scale", "model.hc_head.hc_scale"},
+        {"model.hc_head.hc_fn", "model.hc_head.hc_fn"},
+        {"layers.1.attn.wq_b.weight", "model.layers.1.self_attn.q_b_proj.weight"},
+        {"layers.1.attn.kv_norm.weight", "model.layers.1.self_attn.kv_norm.weight"},
+        {"model.layers.1.attn.norm.weight", "model.layers.1.self_attn.kv_norm.weight"},
+        {"model.layers.1.attn_norm.weight", "model.layers.1.input_layernorm.weight"},
+        {"layers.1.attn.attn_sink", "model.layers.1.self_attn.sinks"},
+        {"layers.0.hc_ffn_base", "model.layers.0.ffn_hc.base"},
+        {"layers.0.attn.compressor.ape", "model.layers.0.self_attn.compressor.position_bias"},
+        {"layers.0.attn.compressor.norm.weight", "model.layers.0.self_attn.compressor.norm.weight"},
+        {"layers.0.attn.indexer.compressor.wgate.weight",
+         "model.layers.0.self_attn.indexer.gate_proj.weight"},
+        {"layers.0.attn.indexer.wq_b.weight", "model.layers.0.self_attn.indexer.wq_b.weight"},
+        {"layers.0.ffn.gate.tid2eid", "model.layers.0.mlp.gate.tid2eid"},
+        {"layers.0.ffn.gate.bias", "model.layers.0.mlp.gate.e_score_correction_bias"},
+        {"layers.0.ffn.experts.11.w3.weight", "model.layers.0.mlp.experts.11.up_proj.weight"},
+        {"mtp.0.norm.weight", "mtp.0.norm.weight"}};
+    const uint64_t dims[2] = {1, 1};
+    struct published_part parts[PUBLISHED_PARTS_MAX];
+    struct published *p = open_config(
+        "{\"architectures\":[\"DeepseekV4ForCausalLM\"],\"hidden_size\":64,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":1,"
+        "\"vocab_size\":100,\"max_position_embeddings\":128,\"rms_norm_eps\":1e-6,"
+        "\"rope_theta\":1e4,\"compress_rope_theta\":1e5,\"q_lora_rank\":32,"
+        "\"qk_rope_head_dim\":16,\"head_dim\":16,\"n_routed_experts\":4,"
+        "\"num_experts_per_tok\":2,\"moe_intermediate_size\":16,\"n_shared_experts\":1,"
+        "\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"compress_ratios\":[0,4],"
+        "\"num_hash_layers\":1,\"o_groups\":2,\"o_lora_rank\":16,\"index_topk\":8,"
+        "\"index_n_heads\":2,\"index_head_dim\":16,\"hc_mult\":4,\"hc_eps\":1e-6,"
+        "\"hc_sinkhorn_iters\":20,\"sliding_window\":16,\"swiglu_limit\":10}");
+    size_t n;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(p);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        CU_ASSERT_EQUAL(published_parts(p, names[i][0], 2, dims, parts, &n).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(n, 1);
+        CU_ASSERT_STRING_EQUAL(parts[0].name, names[i][1]);
+    }
+    CU_ASSERT(published_only_renames(p));
+    published_close(&p);
+}
+
 void suite_published(CU_pSuite suite);
 void suite_published(CU_pSuite suite)
 {
@@ -309,6 +357,7 @@ void suite_published(CU_pSuite suite)
     CU_add_test(suite, "pairs and norms", pairs_and_norms);
     CU_add_test(suite, "layers in pairs", layers_in_pairs);
     CU_add_test(suite, "names of Ling 3", names_of_ling);
+    CU_add_test(suite, "names of DeepSeek-V4", names_of_deepseek_v4);
     CU_add_test(suite, "recurrent layers with attention's names",
                 recurrent_layers_with_attentions_names);
 }

@@ -79,7 +79,7 @@ static bool is_unused(const char *name, int64_t n_layers, const struct arch_fami
 {
     const char *prefix = "model.layers.";
     const bool predicts = family != NULL && family->predicts;
-    const bool indexed = family != NULL && family->indexed;
+    const bool indexed = family != NULL && (family->indexed || family->compressed);
     char *end;
     if (strstr(name, ".self_attn.indexer.") != NULL && !indexed) return true;
     if (family != NULL && family->encoder && published_encoder_is_unread(name, has_classes))

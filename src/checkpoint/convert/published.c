@@ -31,6 +31,7 @@ struct published_family {
     bool in_pairs;       /* a layer of the file is two of shoal's (rename_paired) */
     bool is_encoder;     /* names are those of published_encoder.c */
     bool is_mixed;       /* tensors of recurrent layers have attention's names (rename_mixer) */
+    bool is_short;       /* names are DeepSeek-V4's (rename_short) */
     const struct published_form *forms; /* the last one is empty; NULL: none */
 };
 
@@ -148,6 +149,7 @@ static const struct published_family families[] = {
     {.architecture = "KimiLinearForCausalLM", .is_mixed = true, .forms = kimi_linear},
     {.architecture = "BailingHybridForCausalLM", .is_mixed = true, .forms = ling},
     {.architecture = "BailingMoeV3ForCausalLM", .is_mixed = true, .forms = ling},
+    {.architecture = "DeepseekV4ForCausalLM", .is_short = true},
     {.architecture = "BertModel", .is_encoder = true},
     {.architecture = "RobertaModel", .is_encoder = true},
     {.architecture = "XLMRobertaModel", .is_encoder = true},
@@ -303,6 +305,64 @@ static void rename_mixer(const struct arch *m, char *name, size_t n)
         rename_block(name, n, rest, recurrent, sizeof recurrent / sizeof recurrent[0]);
 }
 
+/* Replaces every occurrence of `from` in the name [n] by `to`. A name that would become too long is
+ * not changed; it is then no name of a tensor. */
+static void replace_all(char *name, size_t n, const char *from, const char *to)
+{
+    const size_t n_from = strlen(from), n_to = strlen(to);
+    for (char *at = strstr(name, from); at != NULL; at = strstr(at + n_to, from)) {
+        if (strlen(name) + n_to >= n + n_from) return;
+        memmove(at + n_to, at + n_from, strlen(at + n_from) + 1);
+        memcpy(at, to, n_to);
+    }
+}
+
+/* Gives DeepSeek-V4's tensors their usual names. The publisher's names lack the "model." that
+ * transformers writes before them. */
+static void rename_short(char *name, size_t n)
+{
+    static const char *const outside[][2] = {
+        {"embed.weight", "model.embed_tokens.weight"}, {"head.weight", "lm_head.weight"},
+        {"norm.weight", "model.norm.weight"},          {"hc_head_fn", "model.hc_head.hc_fn"},
+        {"hc_head_base", "model.hc_head.hc_base"},     {"hc_head_scale", "model.hc_head.hc_scale"}};
+    static const char *const inside[][2] = {
+        {".attn_norm.", ".input_layernorm."},
+        {".ffn_norm.", ".post_attention_layernorm."},
+        {".hc_attn_", ".attn_hc."},
+        {".hc_ffn_", ".ffn_hc."},
+        {".attn.attn_sink", ".self_attn.sinks"},
+        {".attn.wq_a.", ".self_attn.q_a_proj."},
+        {".attn.q_norm.", ".self_attn.q_a_layernorm."},
+        {".attn.wq_b.", ".self_attn.q_b_proj."},
+        {".attn.norm.", ".self_attn.kv_norm."}, /* as transformers writes it */
+        {".attn.wo_a.", ".self_attn.o_a_proj."},
+        {".attn.wo_b.", ".self_attn.o_b_proj."},
+        {".attn.indexer.compressor.", ".self_attn.indexer."},
+        {".attn.", ".self_attn."},
+        {".wkv.", ".kv_proj."},
+        {".wgate.", ".gate_proj."},
+        {".ape", ".position_bias"},
+        {".ffn.gate.bias", ".mlp.gate.e_score_correction_bias"},
+        {".ffn.", ".mlp."},
+        {".w1.", ".gate_proj."},
+        {".w2.", ".down_proj."},
+        {".w3.", ".up_proj."}};
+    static const char prefix[] = "model.", layers[] = "layers.";
+    const char *own = strncmp(name, prefix, strlen(prefix)) == 0 ? name + strlen(prefix) : name;
+    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
+        if (strcmp(own, outside[i][0]) != 0) continue;
+        snprintf(name, n, "%s", outside[i][1]);
+        return;
+    }
+    if (strncmp(own, layers, strlen(layers)) != 0) return;
+    if (own == name && strlen(name) + strlen(prefix) < n) {
+        memmove(name + strlen(prefix), name, strlen(name) + 1);
+        memcpy(name, prefix, strlen(prefix));
+    }
+    for (size_t i = 0; i < sizeof inside / sizeof inside[0]; i++)
+        replace_all(name, n, inside[i][0], inside[i][1]);
+}
+
 static struct status part_fill(const struct published *p, const char *name,
                                struct published_part *t)
 {
@@ -315,6 +375,7 @@ static struct status part_fill(const struct published *p, const char *name,
     if (p->family->is_backbone) rename_experts(t->name);
     if (p->family->in_pairs) rename_paired(t->name, sizeof t->name);
     if (p->family->is_mixed) rename_mixer(&p->arch, t->name, sizeof t->name);
+    if (p->family->is_short) rename_short(t->name, sizeof t->name);
     if (p->family->is_encoder) published_encoder_name(&p->arch, name, t->name, sizeof t->name);
     if (is_in_pairs(p, name)) {
         t->head_rows = p->arch.attn.query_dim;
@@ -335,7 +396,7 @@ static const struct published_form *form_of(const struct published *p, const cha
 
 bool published_only_renames(const struct published *p)
 {
-    return p != NULL && (p->family->in_pairs || p->family->is_mixed);
+    return p != NULL && (p->family->in_pairs || p->family->is_mixed || p->family->is_short);
 }
 
 bool published_splits(const struct published *p, const char *name)

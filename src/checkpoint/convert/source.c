@@ -37,6 +37,7 @@ struct entry {
     uint32_t rotated;
     uint64_t row0; /* the first row in st; of a vector, the first element */
     bool adds_one; /* 1 is added to each value */
+    bool is_table; /* whole numbers, I32 or I64, which become floats */
 };
 
 struct source {
@@ -178,6 +179,15 @@ static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
     return status_ok();
 }
 
+/* True for a table of experts (DeepSeek-V4), which is stored as whole numbers. */
+static bool is_table(const struct source *s, const struct safetensors_tensor *t)
+{
+    static const char end[] = ".tid2eid";
+    const size_t n = strlen(t->name);
+    return s->published != NULL && (t->dtype == DTYPE_I32 || t->dtype == DTYPE_I64) &&
+           n > strlen(end) && strcmp(t->name + n - strlen(end), end) == 0;
+}
+
 /* Adds the tensors that a published one contains; *found is false for an architecture without
  * rules. */
 static struct status published_add(struct source *s, const struct safetensors_tensor *t,
@@ -192,12 +202,15 @@ static struct status published_add(struct source *s, const struct safetensors_te
     for (size_t i = 0; i < n; i++) {
         const struct published_part *p = &parts[i];
         struct entry *e;
-        TRY(entry_fill(s, p->name, p->adds_one ? DTYPE_F32 : t->dtype, p->n_dims, p->dims, &e));
+        const bool is_wide = p->adds_one || is_table(s, t);
+        TRY(entry_fill(s, p->name, is_wide ? DTYPE_F32 : t->dtype, p->n_dims, p->dims, &e));
         e->st = t;
         e->row0 = p->row0;
         e->pair_rows = p->head_rows;
         e->rotated = p->rotated;
-        e->adds_one = e->tensor.needs_f32 = p->adds_one;
+        e->adds_one = p->adds_one;
+        e->is_table = is_table(s, t);
+        e->tensor.needs_f32 = is_wide;
         if (p->n_dims > 1 && p->head_rows > 0) e->tensor.row_group = p->head_rows;
     }
     *found = n > 0;
@@ -219,7 +232,7 @@ static struct status safetensors_add(struct source *s, const struct safetensors_
     if (q.layout != HF_PLAIN) return quant_parts_add(s, &q);
     published_base_name(t->name, name, sizeof name);
     if (s->is_text) published_text_name(t->name, name, sizeof name);
-    if (t->dtype >= DTYPE_COUNT) {
+    if (t->dtype >= DTYPE_COUNT && !is_table(s, t)) {
         return status_make(STATUS_INPUT,
                            "%s: tensor '%.200s': type %s belongs to no quantized layout that shoal "
                            "knows",
@@ -535,6 +548,14 @@ static void rows_round(enum dtype dtype, const float *wide, size_t n, void *out,
     *n_overflowed += dtype_count_overflowed(dtype, wide, n, out);
 }
 
+/* wide [n] = whole numbers. */
+static void table_values(enum dtype dtype, const void *stored, size_t n, float *wide)
+{
+    for (size_t i = 0; i < n; i++)
+        wide[i] = dtype == DTYPE_I64 ? (float)((const int64_t *)stored)[i]
+                                     : (float)((const int32_t *)stored)[i];
+}
+
 /* Reads rows of an entry that lies in a single tensor of the source. */
 static struct status plain_rows(const struct source *s, const struct entry *e, uint64_t row0,
                                 uint64_t n_rows, enum dtype dtype, void *scratch, void *out,
@@ -554,7 +575,9 @@ static struct status plain_rows(const struct source *s, const struct entry *e, u
         memcpy(out, scratch, n * dtype_bytes(dtype));
         return status_ok();
     }
-    if (plain) {
+    if (e->is_table) {
+        table_values(own, scratch, n, wide);
+    } else if (plain) {
         dtype_to_f32(own, scratch, n, wide);
     } else {
         gguf_dequantize(e->gguf->quant, scratch, n, wide);

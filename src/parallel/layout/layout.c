@@ -95,6 +95,7 @@ static uint32_t head_unit(const struct layout *l)
     }
     const uint32_t smallest = grouped < leaf ? grouped : leaf;
     const uint32_t both = leaf / gcd(leaf, group) * group;
+    if (a->compression.o_groups > 0) return leaf; /* whole groups */
     if (l->tp > ceil_div(a->attn.n_heads, both)) return smallest;
     const uint32_t fewest = range_count(split_heads(m, smallest, l->tp, 0));
     const bool is_even = fewest >= range_count(split_heads(m, both, l->tp, 0));

@@ -197,7 +197,8 @@ static double attention_s(const struct stage_load *s, struct layout_place place)
 {
     const struct arch *m = s->l->model.arch;
     const double kv = range_count(layout_kv_heads(s->l, place.tp));
-    const double token = kv * (m->attn.head_dim * (m->attn.kv_lora > 0 ? 1 : 2) + m->index.dim);
+    const double token =
+        kv * (m->attn.head_dim * (m->attn.kv_lora > 0 ? 1 : 2) + arch_beside_dim(m));
     const double cached = s->rows / rows_per_slot * MEAN_CONTEXT * token;
     return cached * s->kv_bytes / s->rates.bytes + group_sum_s(&s->tp, s->rows, m->width);
 }
@@ -280,7 +281,7 @@ static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_
         seconds += one + (m->layer.is_moe[i] ? moe : sum) + (arch_starts_shortcut(m, i) ? sum : 0);
     }
     if (pp == l->pp - 1) seconds += linears_s(s, &cut, PART_HEAD, s->rows / rows_per_slot);
-    if (l->pp > 1) seconds += s->rows * m->width * 4.0 / hop_bytes_s;
+    if (l->pp > 1) seconds += s->rows * arch_row_width(m) * 4.0 / hop_bytes_s;
     return seconds;
 }
 

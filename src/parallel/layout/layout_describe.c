@@ -10,7 +10,7 @@ void layout_describe(const struct arch *m, uint32_t weight_bytes, struct layout_
     const uint64_t n_o = (uint64_t)m->attn.n_heads * m->attn.value_dim;
     *out = (struct layout_model){
         .arch = m,
-        .o_leaf = leaf_choose(n_o, m->attn.value_dim, LEAF_COUNT_LOW),
+        .o_leaf = leaf_choose(n_o, arch_o_unit(m), LEAF_COUNT_LOW),
         .ffn_leaf = leaf_choose(m->ffn, 32, LEAF_COUNT_LOW),
         .expert_leaf = leaf_choose(m->moe.ffn, 32, LEAF_EXPERT_LEAST),
         .shared_leaf = leaf_choose(m->moe.shared_ffn, 32, LEAF_COUNT_LOW),

@@ -120,24 +120,73 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* Returns the most keys and entries that a row of compressed attention sees. */
+static uint64_t most_seen(const struct arch *m)
+{
+    const uint64_t sparse = min_u64(m->index.n_chosen, m->context / m->compression.sparse_rate);
+    return min_u64(m->attn.window, m->context) +
+           max_u64(sparse, m->context / m->compression.full_rate);
+}
+
 struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows)
 {
     enum { SCORES = 4 << 20, GATHERED_BYTES = 32 << 20, BLOCK = KV_BLOCK_TOKENS };
     if (m->index.n_heads == 0) return (struct workspace_index){0};
-    const uint64_t n_tiles = (m->index.n_chosen + BLOCK - 1) / BLOCK;
+    const bool has_entries = m->compression.o_groups > 0;
+    const uint64_t n_seen = has_entries ? most_seen(m) : m->index.n_chosen;
+    const uint64_t n_tiles = (n_seen + BLOCK - 1) / BLOCK;
     const uint64_t one = n_tiles * BLOCK * (m->attn.head_dim + 1ull) * 4;
-    const uint64_t context = (m->context + BLOCK - 1ull) / BLOCK * BLOCK;
+    const uint64_t scored = has_entries ? m->context / m->compression.sparse_rate : m->context;
+    const uint64_t most = (scored + BLOCK - 1ull) / BLOCK * BLOCK, least = max_u64(most, BLOCK);
     const uint64_t n_gather = min_u64(n_rows, max_u64(1, GATHERED_BYTES / one));
-    return (struct workspace_index){.n_scores = min_u64(n_rows * context, max_u64(SCORES, context)),
+    return (struct workspace_index){.n_scores = min_u64(n_rows * least, max_u64(SCORES, least)),
                                     .n_gather = n_gather,
                                     .gathered_bytes = n_gather * one,
-                                    .n_tiles = n_tiles};
+                                    .n_tiles = n_tiles,
+                                    .n_key_tiles = has_entries ? least / BLOCK : 0};
 }
 
 /* Returns the number of partials of the norm of an FFN's inner row; 0: it has no norm. */
 static uint64_t inner_sums(const struct arch *m)
 {
     return m->sub_norms ? ((uint64_t)m->ffn + WORKSPACE_INNER_UNIT - 1) / WORKSPACE_INNER_UNIT : 0;
+}
+
+/* Returns the inputs of a row that quantized values of compressed attention's outputs take: those
+ * of each group of the rank's h heads, in whole quantization groups. */
+static uint64_t group_codes(const struct arch *m, uint64_t h)
+{
+    enum { GROUP_MOST = 128 };
+    if (m->compression.o_groups == 0) return 0;
+    const uint64_t heads = m->attn.n_heads / m->compression.o_groups;
+    const uint64_t n = (heads * m->attn.head_dim + GROUP_MOST - 1) / GROUP_MOST * GROUP_MOST;
+    return (h + heads - 1) / heads * n;
+}
+
+/* Sets the sizes of the arrays of compressed attention. */
+static void add_entries(const struct arch *m, const struct workspace_index *index,
+                        struct workspace_shape *shape)
+{
+    shape->bytes[WORKSPACE_ENTRY_KEYS] =
+        index->n_key_tiles * KV_BLOCK_TOKENS * 4 * (m->index.dim + 1ull);
+    shape->bytes[WORKSPACE_ENTRY_BLOCKS] = 4 * index->n_key_tiles;
+    shape->per_row[WORKSPACE_POOL_KV] = 2ull * m->attn.kv_lora;
+    shape->per_row[WORKSPACE_POOL_GATE] = 2ull * m->attn.kv_lora;
+    shape->per_row[WORKSPACE_INDEX_POOL_KV] = 2ull * m->index.dim;
+    shape->per_row[WORKSPACE_INDEX_POOL_GATE] = 2ull * m->index.dim;
+}
+
+/* Sets the sizes of the arrays of several residual streams. */
+static void add_streams(const struct arch *m, struct workspace_shape *shape)
+{
+    const uint64_t n = m->streams.n;
+    shape->per_row[WORKSPACE_SHORTCUT] = m->width;
+    shape->per_row[WORKSPACE_STREAM_ROWS] = m->width;
+    shape->per_row[WORKSPACE_STREAM_NORMED] = arch_row_width(m);
+    shape->per_row[WORKSPACE_STREAM_MIX] = (2 + n) * n;
+    shape->per_row[WORKSPACE_STREAM_PRE] = n;
+    shape->per_row[WORKSPACE_STREAM_POST] = n;
+    shape->per_row[WORKSPACE_STREAM_COMB] = n * n;
 }
 
 struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_place place,
@@ -158,13 +207,14 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
     const bool has_narrow = m->delta.by_channel && !m->family->ling && delta > 0;
     const uint64_t narrow = has_narrow ? 2 * m->delta.value_dim : 0;
     const struct workspace_index index = workspace_index_of(m, n_rows);
-    return (struct workspace_shape){
+    struct workspace_shape shape = {
         .n_rows = n_rows,
         .bytes = {[WORKSPACE_TILE_PARTS] = WORKSPACE_TILE_PARTS_BYTES,
                   [WORKSPACE_INDEX_SCORES] = 4 * index.n_scores,
                   [WORKSPACE_INDEX_GATHERED] = index.gathered_bytes,
                   [WORKSPACE_INDEX_BLOCKS] = 4 * index.n_gather * index.n_tiles},
-        .code_inputs = max_u64(max_u64(d, latent ? m->attn.q_lora : 0), max_u64(n_o, o_delta)),
+        .code_inputs = max_u64(max_u64(max_u64(d, latent ? m->attn.q_lora : 0), group_codes(m, h)),
+                               max_u64(n_o, o_delta)),
         .inner_code_inputs = f,
         .keeps_shared = workspace_keeps_shared(l),
         .per_row = {[WORKSPACE_NORMED] = d,
@@ -205,6 +255,9 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_SHARED] = m->moe.shared_ffn > 0 ? d : 0,
                     [WORKSPACE_SHORTCUT] = m->shortcut || m->moe.joins ? d : 0,
                     [WORKSPACE_ROUTED] = m->moe.joins ? d : 0}};
+    if (m->compression.o_groups > 0) add_entries(m, &index, &shape);
+    if (m->streams.n > 0) add_streams(m, &shape);
+    return shape;
 }
 
 /* Bytes of the stage's arrays, of the hidden rows [T, D] and, on the last stage, of the logits of
@@ -218,7 +271,7 @@ static uint64_t workspace_bytes(const struct layout *l, struct layout_place plac
         shape.bytes[WORKSPACE_CODES] = quant_rows_bytes(step_tokens, shape.code_inputs);
         shape.bytes[WORKSPACE_INNER_CODES] = quant_rows_bytes(step_tokens, shape.inner_code_inputs);
     }
-    uint64_t n = step_tokens * m->arch->width;
+    uint64_t n = step_tokens * arch_row_width(m->arch);
     if (place.pp == l->pp - 1) {
         n += 64ull * range_count(layout_vocab(l, place.tp));
         n += 4ull * step_tokens * m->arch->width * m->arch->n_predict;
@@ -239,25 +292,39 @@ static uint64_t state_bytes(const struct layout *l, struct layout_place place)
     const struct range layers = layout_layers(l, place.pp);
     const uint64_t heads = range_count(layout_delta_heads(l, place.tp));
     const uint64_t values = heads * arch_delta_per_unit(m) * m->delta.value_dim;
+    if (m->compression.o_groups > 0)
+        return 4ull * arch_entry_layers(m, layers.begin, layers.end) * arch_entry_floats(m);
     return 4ull * arch_delta_layers(m, layers.begin, layers.end) *
            ((m->delta.n_taps - 1) * (2 * key_elements(m, heads) + values) +
             values * m->delta.key_dim);
 }
 
-/* Bytes of the index keys (sparse attention) in one KV block. */
+/* Bytes of what stands beside the keys in one KV block: index keys (sparse attention), or
+ * compressed entries and their index keys. Layers of several tables have one place in a block. */
 static uint64_t index_bytes(const struct layout *l, struct layout_place place, struct layout_kv kv)
 {
     const struct arch *m = l->model.arch;
     const struct range layers = layout_layers(l, place.pp);
+    const struct kv_groups groups = kv_groups_of(l);
+    const uint32_t n_in_block = kv_groups_layers(&groups, l, place.pp);
+    bool has_beside[ARCH_LAYERS_MAX] = {false};
+    uint32_t n_before[2] = {0}; /* layers without a window, and with one */
     uint64_t n = 0;
-    for (uint32_t i = layers.begin; i < layers.end; i++) n += arch_has_index(m, i);
+    for (uint32_t i = layers.begin; i < layers.end; i++) {
+        const bool windowed = groups.n_windowed > 0 && i < m->n_layers && m->layer.has_window[i];
+        if (!arch_layer_has_kv(m, i)) continue;
+        const struct kv_place at =
+            kv_groups_place(&groups, n_in_block, windowed, n_before[windowed]++);
+        n += arch_has_beside(m, i) && !has_beside[at.in_block];
+        has_beside[at.in_block] = has_beside[at.in_block] || arch_has_beside(m, i);
+    }
     return n * range_count(layout_kv_heads(l, place.tp)) * KV_BLOCK_TOKENS *
-           (m->index.dim * kv.element_bytes + kv.scale_bytes);
+           (arch_beside_dim(m) * kv.element_bytes + kv.scale_bytes);
 }
 
 uint32_t layout_slots_wanted(const struct arch *m, int32_t max_batch)
 {
-    if (m->delta.n_key_heads == 0) return 0;
+    if (!arch_has_states(m)) return 0;
     return max_batch > 0 ? (uint32_t)max_batch : LAYOUT_SLOTS;
 }
 

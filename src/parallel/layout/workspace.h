@@ -38,6 +38,18 @@
     X(INDEX_SCORES, PROJECT, ATTEND)                                                               \
     X(INDEX_GATHERED, PROJECT, ATTEND)                                                             \
     X(INDEX_BLOCKS, PROJECT, ATTEND)                                                               \
+    X(ENTRY_KEYS, PROJECT, ATTEND)                                                                 \
+    X(ENTRY_BLOCKS, PROJECT, ATTEND)                                                               \
+    X(POOL_KV, PROJECT, ATTEND)                                                                    \
+    X(POOL_GATE, PROJECT, ATTEND)                                                                  \
+    X(INDEX_POOL_KV, PROJECT, ATTEND)                                                              \
+    X(INDEX_POOL_GATE, PROJECT, ATTEND)                                                            \
+    X(STREAM_ROWS, NORM, EXPERTS)                                                                  \
+    X(STREAM_NORMED, NORM, EXPERTS)                                                                \
+    X(STREAM_MIX, NORM, EXPERTS)                                                                   \
+    X(STREAM_PRE, NORM, EXPERTS)                                                                   \
+    X(STREAM_POST, NORM, EXPERTS) /* two halves of a step take turns */                            \
+    X(STREAM_COMB, NORM, EXPERTS)                                                                  \
     X(K_NARROW, PROJECT, PROJECT)                                                                  \
     X(V_NARROW, PROJECT, PROJECT)                                                                  \
     X(Q_WIDE, PROJECT, ATTEND)                                                                     \
@@ -96,7 +108,9 @@ struct workspace_index {
     uint64_t n_scores;                 /* elements of INDEX_SCORES */
     uint64_t n_gather, gathered_bytes; /* rows in INDEX_GATHERED; the bytes of that array with
                                           the widest cache type */
-    uint64_t n_tiles;                  /* KV blocks that one row's chosen positions fill */
+    uint64_t n_tiles;                  /* KV blocks that one row's chosen positions fill; in
+                                          compressed attention, its window and entries */
+    uint64_t n_key_tiles;              /* blocks that a sequence's index keys of entries fill */
 };
 
 /* Local. Returns the sizes of sparse attention's arrays for steps of n_rows rows. */

@@ -1,0 +1,213 @@
+/* DeepSeek-V4: the published sizes, both spellings of its fields, its parts over ranks and in the
+ * cache, and configs that are refused. */
+#include "arch/arch_rope.h"
+#include "arch/arch_tensors.h"
+#include "base/json.h"
+#include "parallel/layout/kv_groups.h"
+#include "parallel/layout/layout.h"
+#include "parallel/layout/workspace.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The sizes of DeepSeek-V4-Flash, with six of its layers. */
+#define FIELDS                                                                                     \
+    "{\"architectures\": [\"DeepseekV4ForCausalLM\"], \"model_type\": \"deepseek_v4\","            \
+    " \"attention_bias\": false, \"hc_eps\": 1e-6, \"hc_mult\": 4, \"hc_sinkhorn_iters\": 20,"     \
+    " \"head_dim\": 512, \"hidden_act\": \"silu\", \"hidden_size\": 4096,"                         \
+    " \"index_head_dim\": 128, \"index_n_heads\": 64, \"index_topk\": 512,"                        \
+    " \"max_position_embeddings\": 1048576, \"moe_intermediate_size\": 2048,"                      \
+    " \"n_routed_experts\": 256, \"n_shared_experts\": 1, \"norm_topk_prob\": true,"               \
+    " \"num_attention_heads\": 64, \"num_experts_per_tok\": 6, \"num_hidden_layers\": 6,"          \
+    " \"num_key_value_heads\": 1, \"num_nextn_predict_layers\": 1, \"o_groups\": 8,"               \
+    " \"o_lora_rank\": 1024, \"q_lora_rank\": 1024, \"qk_rope_head_dim\": 64,"                     \
+    " \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000, \"compress_rope_theta\": 160000,"             \
+    " \"routed_scaling_factor\": 1.5, \"scoring_func\": \"sqrtsoftplus\","                         \
+    " \"sliding_window\": 128, \"swiglu_limit\": 10.0, \"tie_word_embeddings\": false,"            \
+    " \"topk_method\": \"noaux_tc\", \"vocab_size\": 129280"
+static const char published[] =
+    FIELDS ", \"compress_ratios\": [0, 0, 4, 128, 4, 128, 0], \"num_hash_layers\": 3,"
+           " \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 16, \"beta_fast\": 32,"
+           " \"beta_slow\": 1, \"original_max_position_embeddings\": 65536}}";
+#define SLIDING "\"sliding_attention\""
+#define SPARSE  "\"compressed_sparse_attention\""
+#define FULL    "\"heavily_compressed_attention\""
+/* the same as transformers writes it */
+static const char listed[] = FIELDS
+    ", \"layer_types\": [" SLIDING ", " SLIDING ", " SPARSE ", " FULL ", " SPARSE ", " FULL
+    "], \"compress_rates\": {" SPARSE ": 4, " FULL ": 128}, \"partial_rotary_factor\": 0.125,"
+    " \"mlp_layer_types\": [\"hash_moe\", \"hash_moe\", \"hash_moe\", \"moe\", \"moe\","
+    " \"moe\"], \"rope_parameters\": {\"main\": {\"rope_type\": \"default\","
+    " \"rope_theta\": 10000, \"partial_rotary_factor\": 0.125}, \"compress\": {"
+    "\"rope_type\": \"yarn\", \"rope_theta\": 160000, \"partial_rotary_factor\": 0.125,"
+    " \"factor\": 16, \"beta_fast\": 32, \"beta_slow\": 1, \"attention_factor\": 1.0,"
+    " \"original_max_position_embeddings\": 65536}}}";
+
+static struct status parse(const char *text, struct arch *m)
+{
+    return arch_parse(text, strlen(text), "config.json", m);
+}
+
+static void check_model(const char *text)
+{
+    struct arch m;
+    const struct status st = parse(text, &m);
+    CU_ASSERT_STRING_EQUAL(st.text, "");
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT(m.attn.query_dim == 512 && m.attn.kv_lora == 512 && m.attn.rotary == 64);
+    CU_ASSERT(m.attn.value_dim == 128 && arch_o_unit(&m) == 1024 && m.attn.window == 128);
+    CU_ASSERT(arch_rate(&m, 0) == 0 && arch_rate(&m, 2) == 4 && arch_rate(&m, 3) == 128);
+    CU_ASSERT(m.layer.has_window[1] && !m.layer.has_window[2] && m.local_rope);
+    CU_ASSERT(m.layer.is_hashed[2] && !m.layer.is_hashed[3] && m.layer.is_moe[0]);
+    CU_ASSERT(arch_has_index(&m, 2) && !arch_has_index(&m, 3) && !arch_has_index(&m, 0));
+    CU_ASSERT(m.moe.router.kind == ROUTER_ROOT_RENORM && m.moe.router.scale == 1.5f);
+    CU_ASSERT(m.swiglu.limit == 10 && m.swiglu.alpha == 0 && m.moe.shared_ffn == 2048);
+    CU_ASSERT(m.streams.n == 4 && m.streams.iterations == 20 && arch_row_width(&m) == 4 * 4096);
+    CU_ASSERT_EQUAL(arch_layer_parts(&m, 0) & (PART_ANY_POOL | PART_SELECT_BIAS | PART_HASHED),
+                    PART_HASHED);
+    CU_ASSERT_EQUAL(arch_layer_parts(&m, 4) & (PART_ANY_POOL | PART_SELECT_BIAS | PART_HASHED),
+                    PART_POOL_SPARSE | PART_SELECT_BIAS);
+    CU_ASSERT(arch_has_states(&m) && arch_entry_layers(&m, 0, 6) == 4);
+    /* 6.6 billion parameters in a layer, most of them in experts */
+    CU_ASSERT(arch_params(&m) > 6 * 6.5e9 && arch_params(&m) < 6 * 6.5e9 + 2.5e9);
+}
+
+static void both_spellings_are_read(void)
+{
+    check_model(published);
+    check_model(listed);
+}
+
+/* Layers with entries have YaRN without a factor on cos and sin, the others plain RoPE. */
+static void layers_have_two_ropes(void)
+{
+    const char *const texts[] = {published, listed};
+    for (int i = 0; i < 2; i++) {
+        struct js_doc *doc = NULL;
+        struct arch_rope compress, local;
+        CU_ASSERT_EQUAL_FATAL(js_parse(texts[i], strlen(texts[i]), "config.json", &doc).code,
+                              STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(arch_rope_make(js_root(doc), &compress).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(arch_rope_make_local(js_root(doc), &local).code, STATUS_OK);
+        CU_ASSERT(compress.n == 32 && local.n == 32);
+        CU_ASSERT(compress.attention_factor == 1 && compress.softmax_factor == 1);
+        CU_ASSERT_DOUBLE_EQUAL(local.inv_freq[31], 1.3335e-4, 1e-7);
+        CU_ASSERT_DOUBLE_EQUAL(compress.inv_freq[31], 9.0885e-6 / 16, 1e-9);
+        free(compress.inv_freq);
+        free(local.inv_freq);
+        js_destroy(&doc);
+    }
+}
+
+/* Ranks divide whole groups of heads; the residual streams make rows wider. */
+static void ranks_divide_groups(void)
+{
+    struct arch m;
+    struct layout_model model;
+    struct layout *l = calloc(1, sizeof *l);
+    struct status st = parse(published, &m);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    layout_describe(&m, 2, &model);
+    CU_ASSERT_EQUAL(model.o_leaf, 1024);
+    CU_ASSERT_EQUAL(layout_tp_max(&model), 8);
+    st = layout_build(&model, 3, &(struct layout_flags){.tp = 3}, l);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_EQUAL(layout_heads(l, 0).end, 24);
+    CU_ASSERT_EQUAL(layout_heads(l, 2).begin, 48);
+    l->cuts_outputs = true;
+    CU_ASSERT_EQUAL(layout_heads(l, 0).end, 24);
+    const struct workspace_shape shape = workspace_shape_of(l, layout_place_of(l, 0), 64);
+    CU_ASSERT_EQUAL(shape.per_row[WORKSPACE_STREAM_NORMED], 4 * 4096);
+    CU_ASSERT_EQUAL(shape.per_row[WORKSPACE_POOL_KV], 1024);
+    CU_ASSERT_EQUAL(shape.per_row[WORKSPACE_O_WIDE], 24 * 512);
+    CU_ASSERT(shape.code_inputs >= 3 * 8 * 512);
+    /* a block's entries, 16 of 512 elements with keys of 128, take a quarter of that per token */
+    CU_ASSERT_EQUAL(arch_beside_dim(&m), 160);
+    const struct layout_memory memory =
+        layout_memory_of(l, layout_place_of(l, 0), (struct layout_kv){.element_bytes = 2}, 64);
+    CU_ASSERT_EQUAL(memory.state_bytes, 4 * 4 * 6 * (512 + 128));
+    const struct kv_groups groups = kv_groups_of(l); /* each with a layer that has entries */
+    CU_ASSERT_EQUAL(memory.kv_block_bytes, 64 * 2 * (512 + 160) * kv_groups_layers(&groups, l, 0));
+    free(l);
+}
+
+/* Replaces the first `from` in the published config. */
+static struct status parse_with(const char *text, const char *from, const char *to, struct arch *m)
+{
+    char copy[4096];
+    const char *at = strstr(text, from);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(at);
+    snprintf(copy, sizeof copy, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    return parse(copy, m);
+}
+
+static void other_configs_are_refused(void)
+{
+    static const struct {
+        const char *from, *to, *says;
+    } cases[] = {
+        {"\"compress_ratios\": [0,", "\"compress_ratios\": [5,", "layer 0"},
+        {"[0, 0, 4, 128, 4, 128, 0]", "[0, 0, 4]", "compress_ratios"},
+        {"\"compress_ratios\": [0, 0, 4, 128, 4, 128, 0], ", "", "layer_types"},
+        {"\"num_hash_layers\": 3,", "", "num_hash_layers"},
+        {"\"num_key_value_heads\": 1", "\"num_key_value_heads\": 2", "num_key_value_heads"},
+        {"\"o_groups\": 8", "\"o_groups\": 7", "o_groups"},
+        {"\"o_lora_rank\": 1024", "\"o_lora_rank\": 1000", "o_lora_rank"},
+        {"\"head_dim\": 512", "\"head_dim\": 500", "head_dim"},
+        {"\"index_head_dim\": 128", "\"index_head_dim\": 100", "index_head_dim"},
+        {"\"qk_rope_head_dim\": 64,", "", "qk_rope_head_dim"},
+        {"\"qk_rope_head_dim\": 64", "\"qk_rope_head_dim\": 63", "qk_rope_head_dim"},
+        {"\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "norm_topk_prob"},
+        {"\"n_shared_experts\": 1", "\"n_shared_experts\": 2", "n_shared_experts"},
+        {"\"sqrtsoftplus\"", "\"sigmoid\"", "scoring_func"},
+        {"\"hc_mult\": 4", "\"hc_mult\": 9", "hc_mult"},
+        {"\"sliding_window\": 128", "\"sliding_window\": 0", "sliding_window"},
+        {"\"factor\": 16", "\"factor\": 16, \"rope_theta\": 5", "rope_theta"},
+        {"\"vocab_size\"", "\"compress_rate_csa\": 48, \"vocab_size\"", "compress_rates"},
+        {"\"vocab_size\"", "\"compress_rates\": {\"sliding_attention\": 4}, \"vocab_size\"",
+         "compress_rates"},
+        {"\"vocab_size\"", "\"expert_dtype\": \"fp4\", \"vocab_size\"", "expert_dtype"},
+        {"\"vocab_size\"", "\"mlp_bias\": true, \"vocab_size\"", "mlp_bias"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct arch m;
+        const struct status st = parse_with(published, cases[i].from, cases[i].to, &m);
+        CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+        CU_ASSERT_PTR_NOT_NULL(strstr(st.text, cases[i].says));
+    }
+}
+
+static void lists_must_agree(void)
+{
+    static const struct {
+        const char *from, *to, *says;
+    } cases[] = {
+        {"[" SLIDING, "[" FULL ", \"x\"", "layer_types"},
+        {"[" SLIDING, "[\"full_attention\"", "layer 0"},
+        {"\"vocab_size\"", "\"compress_ratios\": [4, 0, 4, 128, 4, 128], \"vocab_size\"",
+         "layer 0"},
+        {"\"vocab_size\"", "\"num_hash_layers\": 2, \"vocab_size\"", "mlp_layer_types"},
+        {"[\"hash_moe\"", "[\"dense\"", "mlp_layer_types"},
+        {"{\"main\": {\"rope_type\": \"default\"", "{\"main\": {\"rope_type\": \"linear\"",
+         "rope_parameters.main"},
+        {"\"partial_rotary_factor\": 0.125, \"factor\"",
+         "\"partial_rotary_factor\": 0.25, \"factor\"", "partial_rotary_factor"},
+        {"\"rope_parameters\": {\"main\"", "\"rope_parameters\": {\"other\"", "rope_parameters"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct arch m;
+        const struct status st = parse_with(listed, cases[i].from, cases[i].to, &m);
+        CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+        CU_ASSERT_PTR_NOT_NULL(strstr(st.text, cases[i].says));
+    }
+}
+
+void suite_arch_compressed(CU_pSuite suite);
+void suite_arch_compressed(CU_pSuite suite)
+{
+    CU_add_test(suite, "both spellings are read", both_spellings_are_read);
+    CU_add_test(suite, "layers have two RoPEs", layers_have_two_ropes);
+    CU_add_test(suite, "ranks divide groups", ranks_divide_groups);
+    CU_add_test(suite, "other configs are refused", other_configs_are_refused);
+    CU_add_test(suite, "lists must agree", lists_must_agree);
+}
