@@ -109,7 +109,7 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "longcat-flash", "mistral4", "ministral3", "llama4", "qwen3_5", "qwen3_5-moe", "youtu", "k-exaone", "hy3",
             "mimo-v2-flash", "gemma4", "gemma4-dense",
             "granite4", "granite4-moe", "nemotron-h", "nemotron-h-odd", "nemotron-h-moe",
-            "kimi-linear", "kimi-linear-odd", "ling3", "ling3-odd"]
+            "kimi-linear", "kimi-linear-odd", "ling3", "ling3-odd", "deepseek-v4", "deepseek-v4-odd"]
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],
     "schedule": ["input", "prefix"],
@@ -139,11 +139,11 @@ def has_experts(name):
     return config is None or re.search(r'experts\w*": [1-9]', (config / "config.json").read_text()) is not None
 
 
-STATES = '"(linear_num_key|linear_num|mamba_n|mamba_num)_heads"|"linear_attn|"kda_'  # fields of recurrent layers
+STATES = '"(linear_num_key|linear_num|mamba_n|mamba_num)_heads"|"linear_attn|"kda_|"compress_ra'  # fields of layers with states
 
 
 def has_states(name):
-    """Whether the model has recurrent layers: it shares no prompt blocks and checks no drafts."""
+    """Whether the model has recurrent layers or compressed entries: it shares no prompt blocks and checks no drafts."""
     config = SOURCES.get(source_of(name))
     return config is not None and re.search(STATES, (config / "config.json").read_text()) is not None
 
@@ -210,9 +210,9 @@ def allowed(row):
         return False
     if row["model"] in ("mixtral-int8", "head100-int8", *FP8_CODES) and row["layout"] == "tp3":
         return False  # o_proj's leaves leave two units of heads
-    if row["model"] in ("qwen3_5-moe", "nemotron-h-moe", "glm5", "glm5-kv8", "longcat-flash") and \
-            row["layout"] == "tp3":
-        return False  # they have two heads
+    if row["model"] in ("qwen3_5-moe", "nemotron-h-moe", "glm5", "glm5-kv8", "longcat-flash",
+                        "deepseek-v4") and row["layout"] == "tp3":
+        return False  # they have two heads, or two groups of heads
     if row["model"] in (*FP8_CODES, "nemotron-h-moe") and row["weights"] == "stream":
         return False  # refused
     if not HAS_EXPERTS[row["model"]] and row["weights"] == "stream":

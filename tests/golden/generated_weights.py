@@ -9,7 +9,9 @@ a mean, a standard deviation and the names of its tensors. Element i of a tensor
 
 in f64, rounded to f32, then to the stored type (to nearest, ties to even): 256 values, nearly a uniform distribution, and
 the same bits on every machine. Elements of the type U8 are bytes of four ternary values in two bits each, as BitNet has
-them: digit i of u to the base 3 is value i, plus 1. The makers (make_goldens.py) and the tests call the same functions.
+them: digit i of u to the base 3 is value i, plus 1. Elements of the type I64 are numbers of experts: a row of K has the
+experts (a + b j) mod E for j = 0 to K - 1, with E = deviation, a the row's first byte and b = 1 + its last byte mod
+((E - 1) / (K - 1)), so that they differ. The makers (make_goldens.py) and the tests call the same functions.
 usage: generated_weights.py GOLDEN FOLDER     writes the checkpoint folder that the golden stands for
 """
 import hashlib
@@ -37,14 +39,26 @@ def tables_of(group):
     """For each byte of a stored element: its value for each of the 256 draws."""
     if group["dtype"] == "U8":
         return [bytes(sum(u // 3**i % 3 << 2 * i for i in range(4)) for u in range(256))]
+    if group["dtype"] == "I64":
+        return []
     step = group["deviation"] / DEVIATION
     stored = [stored_as(group["dtype"], group["mean"] + (2 * u - 255) * step) for u in range(256)]
     return [bytes(at) for at in zip(*stored)]
 
 
+def experts_of(draws, n_chosen, n_experts):
+    """The bytes of a table of experts, n_chosen for each row."""
+    step_most = max(1, (n_experts - 1) // max(1, n_chosen - 1))
+    rows = (draws[at:at + n_chosen] for at in range(0, len(draws), n_chosen))
+    return b"".join(struct.pack("<q", (row[0] + (1 + row[-1] % step_most) * j) % n_experts)
+                    for row in rows for j in range(n_chosen))
+
+
 def tensor_of(seed, name, group, tables):
     """The bytes of a tensor."""
     draws = hashlib.shake_128(f"{seed} {name}".encode()).digest(math.prod(group["shape"]))
+    if group["dtype"] == "I64":
+        return experts_of(draws, group["shape"][-1], group["deviation"])
     data = bytearray(len(draws) * len(tables))
     for at, table in enumerate(tables):
         data[at::len(tables)] = draws.translate(table)

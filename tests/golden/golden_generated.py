@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 
 from generated_weights import safetensors_of
 
-DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.uint8: "U8"}
+DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.uint8: "U8",
+          torch.int64: "I64"}
 
 
 def spread_by(spec, name, shape, spread_of, tied):
@@ -25,7 +26,15 @@ def spread_by(spec, name, shape, spread_of, tied):
         return 0.2, 0.04
     if name.endswith("A_log"):  # states that last for a few to some hundred tokens
         return -2.2, 0.8
-    if name.endswith(("e_score_correction_bias", "expert_bias")):
+    if name.endswith("tid2eid"):
+        return 0, spec["config"]().n_routed_experts
+    if name.endswith(("_scale", "_base")) and ".hc_" in f".{name}":
+        return (1, 0.3) if name.endswith("_scale") else (0, 0.5)
+    if name.endswith(("ape", "attn_sink")):
+        return 0, 0.5
+    if name.endswith(("embed.weight", "head.weight")):
+        return 0, 1.0 if name.endswith("embed.weight") else 0.4
+    if name.endswith(("e_score_correction_bias", "expert_bias", "ffn.gate.bias")):
         return 0, 0.1
     if name.endswith(("router.scale", "per_expert_scale", "layer_scalar")):
         return (0.8, 0.1) if name.endswith("layer_scalar") else (1, 0.3)
@@ -43,7 +52,7 @@ def weights_of(spec, seed, tensors, spread_of, tied):
     for name, p in sorted(tensors.items()):
         dtype = "F32" if name.endswith(spec.get("floats", ())) else DTYPES[p.dtype]
         mean, deviation = spread_by(spec, name, p.shape, spread_of, tied)
-        key = dtype, tuple(p.shape), mean, float(f"{deviation:.4g}")
+        key = dtype, tuple(p.shape), mean, deviation if dtype == "I64" else float(f"{deviation:.4g}")
         groups.setdefault(key, []).append(name)
     weights = dict(seed=seed, tokenizer=spec["tokenizer"], groups=[
         dict(dtype=dtype, shape=shape, mean=mean, deviation=deviation, names=names)

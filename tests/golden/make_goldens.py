@@ -224,6 +224,8 @@ def routing_keys(config, module, x):
         return keys.softmax(-1) + module.moe_statics.e_score_correction_bias, 1.0
     if getattr(module, "bias", None) is not None:
         keys = keys + module.bias
+    if hasattr(module, "score_fn"):  # as DeepSeek-V4
+        return module.score_fn(keys) + module.e_score_correction_bias, 1.0
     if hasattr(module, "e_score_correction_bias"):
         keys = keys.sigmoid() + module.e_score_correction_bias
     n_groups = getattr(config, "n_group", None) or 1
@@ -246,7 +248,7 @@ def router_gaps(model, ids):
     k = getattr(config, "num_experts_per_tok", 0) or getattr(config, "top_k_experts", 0)
     k = k[0] if isinstance(k, list) else k
     for name, module in model.named_modules():
-        if name.endswith((".gate", ".router")):
+        if name.endswith((".gate", ".router")) and not hasattr(module, "tid2eid"):
             hooks.append(module.register_forward_hook(
                 lambda m, a, out: found.append(routing_keys(model.config, m, a[0]))))
     model(ids)
@@ -266,15 +268,16 @@ def index_gap(model, ids):
     largest score of the row; 1 without such attention.
     """
     few, found, topk = getattr(model.config, "index_topk", None), [], torch.Tensor.topk
+    rate = getattr(model.config, "compress_rates", {}).get("compressed_sparse_attention", 1)
 
     def seen(scores, k, *rest, **more):
-        if scores.dim() == 3 and scores.shape[-1] == len(ids) and k == few:
-            best = scores[0, few:].sort(dim=-1, descending=True).values
+        if scores.dim() == 3 and scores.shape[-1] == len(ids) // rate and k == few:
+            best = scores[0, rate * (few + 1) - 1:].sort(dim=-1, descending=True).values
             largest = best.masked_fill(best < -1e30, 0).abs().amax(-1)  # the mask is no infinity
             found.append(((best[:, few - 1] - best[:, few]) / largest).min().item())
         return topk(scores, k, *rest, **more)
 
-    if few is None or len(ids) <= few:
+    if few is None or len(ids) // rate <= few:
         return 1.0
     torch.Tensor.topk = seen
     model(torch.tensor([ids]))
