@@ -38,7 +38,8 @@
 #endif
 
 enum {
-    FEW_ROWS = 6,       /* most rows for which weights are converted in registers */
+    FEW_ROWS = 6,       /* most rows for which weights are converted in registers; fp8 weights:
+                           rows_in_registers */
     FEW_STREAMS = 2,    /* panels side by side for one or two rows: enough independent chains, and
                            memory delivers two streams faster than one or four */
     AHEAD_BYTES = 6144, /* prefetch distance of a stream; shorter if a tile has more streams */
@@ -243,46 +244,54 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
     for (size_t r = 0; leafy && r < n_rows; r++) count_bad(s, r, n_bad[r]);
 }
 
+/* Returns the panels of a register tile of few rows. */
+ALWAYS_INLINE size_t few_panels(enum dtype t, size_t n_rows)
+{
+    const size_t fit = TILE / n_rows, wide = fit < FEW_PANELS ? fit : FEW_PANELS;
+    if (t == DTYPE_F8_E4M3 && n_rows >= FP8_LONE_ROWS) return 1;
+    return n_rows <= FEW_STREAMS ? FEW_STREAMS : wide;
+}
+
 /* Computes a constant number of rows in the slice's panels, which are divided into as many streams
  * as a register tile has panels. */
 ALWAYS_INLINE void few_rows(enum dtype t, bool leafy, size_t n_rows, const struct slice *s)
 {
     size_t p = s->panel0;
-    const size_t p1 = s->panel1;
-    const size_t fit = TILE / n_rows, wide = fit < FEW_PANELS ? fit : FEW_PANELS;
-    const size_t n_panels = n_rows <= FEW_STREAMS ? FEW_STREAMS : wide;
-    const size_t each = (p1 - p) / n_panels;
+    const size_t p1 = s->panel1, n_panels = few_panels(t, n_rows), each = (p1 - p) / n_panels;
     for (size_t i = 0; i < each; i++)
         few_tile(t, leafy, n_rows, n_panels, s, (struct streams){p + i, each});
     for (p += each * n_panels; p < p1; p++)
         few_tile(t, leafy, n_rows, 1, s, (struct streams){p, 1});
 }
 
-/* Computes at most FEW_ROWS rows. */
+/* Computes at most FEW_ROWS rows; of fp8 weights at most FP8_FEW_ROWS. */
 ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s)
 {
+#define FEW_CASE(n)                                                                                \
+    case n:                                                                                        \
+        if (n <= FEW_ROWS || (t == DTYPE_F8_E4M3 && n <= FP8_FEW_ROWS)) few_rows(t, leafy, n, s);  \
+        break;
     switch (s->n_rows) {
-    case 1:
-        few_rows(t, leafy, 1, s);
-        break;
-    case 2:
-        few_rows(t, leafy, 2, s);
-        break;
-    case 3:
-        few_rows(t, leafy, 3, s);
-        break;
-    case 4:
-        few_rows(t, leafy, 4, s);
-        break;
-    case 5:
-        few_rows(t, leafy, 5, s);
-        break;
-    case FEW_ROWS:
-        few_rows(t, leafy, FEW_ROWS, s);
-        break;
+        FEW_CASE(1)
+        FEW_CASE(2)
+        FEW_CASE(3)
+        FEW_CASE(4)
+        FEW_CASE(5)
+        FEW_CASE(6)
+        FEW_CASE(7)
+        FEW_CASE(8)
+        FEW_CASE(9)
+        FEW_CASE(10)
+        FEW_CASE(11)
+        FEW_CASE(12)
+        FEW_CASE(13)
+        FEW_CASE(14)
+        FEW_CASE(15)
+        FEW_CASE(16)
     default:
         break;
     }
+#undef FEW_CASE
 }
 
 #include "kernels/linear_walk.h"
@@ -528,6 +537,16 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
     return panel + (panel1 - panel) / n_panels * n_panels;
 }
 
+/* Returns the most rows for which weights are converted in registers. The conversion of fp8 weights
+ * costs several rows' multiply-adds, but storing and loading what was converted costs more. Inputs
+ * of more than FP8_APART_ROWS rows a multiple of 4 KiB apart push each other out of the first-level
+ * cache. */
+ALWAYS_INLINE size_t rows_in_registers(enum dtype t, size_t x_stride)
+{
+    if (t != DTYPE_F8_E4M3) return FEW_ROWS;
+    return x_stride % APART_FLOATS == 0 ? min_size(FP8_FEW_ROWS, FP8_APART_ROWS) : FP8_FEW_ROWS;
+}
+
 /* Computes a slice in blocks of about equal size. */
 ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct linear_args *a,
                           const struct linear_slice *whole)
@@ -554,7 +573,7 @@ ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct
             s.bad = leafy ? a->bad + at : NULL;
         }
         size_t p = s.panel0;
-        if (s.n_rows <= FEW_ROWS && !quantized) {
+        if (s.n_rows <= rows_in_registers(t, s.x_stride) && !quantized) {
             few(t, leafy, &s);
             continue;
         }

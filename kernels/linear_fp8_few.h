@@ -10,9 +10,12 @@
 #define SHOAL_KERNELS_LINEAR_FP8_FEW_H
 
 enum {
-    FP8_SPLIT_ROWS = 2, /* most rows for which the vectors of a panel are computed one after
-                           another, so that all sums fit the registers of AVX2. Each vector then
-                           loads the inputs again */
+    FP8_SPLIT_ROWS = 2,  /* most rows for which the vectors of a panel are computed one after
+                            another, so that all sums fit the registers of AVX2. Each vector then
+                            loads the inputs again */
+    FP8_LONE_ROWS = 4,   /* from so many rows on, the chains of one panel keep the multiply-adds
+                            busy, and more panels only need more registers */
+    FP8_APART_ROWS = 10, /* most rows converted in registers whose inputs share cache sets */
 };
 
 /* The position of a register tile in one group of inputs. */

@@ -9,8 +9,11 @@
 /* Not zero if a scale times 2^120 may overflow. */
 typedef int fp8_large;
 
+/* FP8_VECTORS: registers of the packed bytes of four inputs of sixteen outputs. FP8_FEW_ROWS: most
+ * rows whose sums fit the registers beside converted weights. */
+enum { FP8_VECTORS = 2, FP8_FEW_ROWS = 6 };
+
 /* The packed bytes of four inputs of sixteen outputs. */
-enum { FP8_VECTORS = 2 };
 struct fp8_codes {
     __m256i v[FP8_VECTORS]; /* eight outputs in each */
 };

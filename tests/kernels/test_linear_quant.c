@@ -149,12 +149,12 @@ static void compare_sets(size_t every, uint64_t seed, size_t n)
     static const size_t outs[] = {1, 15, 16, 17, 32, 33, 48, 63, 64, 65, 100, 130};
     static const size_t ins[] = {0, 1, 7, 32, 64, 127, 128, 129, 255, 256, 257, 515, 600, 1100};
     static const size_t rows[] = {0,  1,  1,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
-                                  12, 13, 15, 16, 17, 18, 24, 31, 32, 33, 47, 65, 258};
+                                  11, 12, 13, 14, 15, 16, 17, 18, 24, 31, 32, 33, 47, 65, 258};
     static const size_t leaves[] = {0, 0, 1, 2, 3, 8};
     struct rng r = {seed};
     for (size_t i = 0; i < n * QUANT_TEST_FORMATS; i++) {
         const struct quant_format f = quant_test_format(i % QUANT_TEST_FORMATS);
-        struct problem p = problem_make(&r, f, rows[rng_below(&r, 26)], outs[rng_below(&r, 12)],
+        struct problem p = problem_make(&r, f, rows[rng_below(&r, 28)], outs[rng_below(&r, 12)],
                                         ins[rng_below(&r, 14)],
                                         leaves[rng_below(&r, 6)] * quant_kernel_group(f), every);
         p.weight_only = f.kind == QUANT_FP8 || i / QUANT_TEST_FORMATS % 3 == 2;
