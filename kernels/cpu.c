@@ -76,6 +76,11 @@ static bool has(enum cpu_set set)
     return set == CPU_REF || (has_avx512() && amx_is_there());
 }
 
+bool cpu_subnormals_are_fast(void)
+{
+    return __builtin_cpu_is("amd");
+}
+
 const char *cpu_lacks(enum cpu_set set)
 {
     if (cpu_hides(set)) return "SHOAL_CPU hides it";

@@ -20,6 +20,10 @@ struct status cpu_check_view(void);
 /* Local. Whether SHOAL_CPU names a lower set than this one. */
 bool cpu_hides(enum cpu_set set);
 
+/* Local. Whether a multiplication with a subnormal float takes no longer than others. AMD's CPUs:
+ * yes (measured on Zen 4); Intel's need over 100 cycles (bench/tried.md). */
+bool cpu_subnormals_are_fast(void);
+
 /* Local. Returns why the set cannot be used, as the end of a sentence; NULL: it can be used. Asks
  * the system for permission to use AMX. */
 const char *cpu_lacks(enum cpu_set set);

@@ -54,9 +54,10 @@ struct packed {
     struct quant_format quant; /* QUANT_NONE: elements of dtype */
     const void *scales;        /* quantized only */
     const uint8_t *zeros;      /* quantized with zeros only */
-    uint32_t flat; /* 0: panels; else row-major for a device's library (op_place_weight), `flat`
-                      elements from output to output, with memory for N rounded up to a multiple of
-                      PACKED_FLAT_OUTPUTS; the values of the added outputs do not matter */
+    uint32_t flat;  /* 0: panels; else row-major for a device's library (op_place_weight), `flat`
+                       elements from output to output, with memory for N rounded up to a multiple of
+                       PACKED_FLAT_OUTPUTS; the values of the added outputs do not matter */
+    bool fp8_plain; /* fp8: kernels need not look for NaN and subnormal values (fp8_plain.h) */
 };
 
 enum { PACKED_FLAT_OUTPUTS = 8 };

@@ -15,6 +15,7 @@ enum {
                             loads the inputs again */
     FP8_LONE_ROWS = 4,   /* from so many rows on, the chains of one panel keep the multiply-adds
                             busy, and more panels only need more registers */
+    FP8_PLAIN_ROWS = 3,  /* most rows for which it matters whether each code is looked at */
     FP8_APART_ROWS = 10, /* most rows converted in registers whose inputs share cache sets */
 };
 
@@ -35,12 +36,41 @@ ALWAYS_INLINE void fp8_add(size_t n_rows, size_t apart, size_t i, const fp8_floa
 {
     UNROLL(4)
     for (size_t j = 0; j < QUANT_QUAD; j++) {
-        UNROLL(2)
+        UNROLL(4)
         for (size_t r = 0; r < n_rows; r++) {
             fp8_floats *sum = fp8_vector(&a[r * apart], i);
             *sum = fp8_fma(g->x[r * g->x_stride + j], v[j], *sum);
         }
     }
+}
+
+/* Continues the chains of one panel with the next four inputs, whose weights c hold no NaN, one
+ * vector after the other. */
+ALWAYS_INLINE void fp8_add_usual(size_t n_rows, size_t n_panels, struct fp8_codes c,
+                                 struct v16 scale, const struct fp8_group *g, struct v16 *a)
+{
+    fp8_floats v[QUANT_QUAD];
+    fp8_usual(c, 0, scale, v);
+    fp8_add(n_rows, n_panels, 0, v, g, a);
+    if (FP8_VECTORS == 1) return;
+    fp8_usual(c, FP8_VECTORS - 1, scale, v);
+    fp8_add(n_rows, n_panels, FP8_VECTORS - 1, v, g, a);
+}
+
+/* Continues every chain with the next four inputs, without looking at their weights. */
+ALWAYS_INLINE void fp8_step_plain(size_t n_rows, size_t n_panels, struct fp8_group *g,
+                                  struct v16 *a)
+{
+    UNROLL(4)
+    for (size_t p = 0; p < n_panels; p++) {
+        const struct v16 *scale = &g->scales[p];
+        /* AVX2 has no registers left for the scales. If the compiler kept them there, it would keep
+         * sums in memory */
+        if (FP8_VECTORS > 1) __asm__ volatile("" : "+r"(scale) : "m"(*scale));
+        fp8_add_usual(n_rows, n_panels, fp8_load(g->codes + p * g->apart), *scale, g, a + p);
+    }
+    g->x += QUANT_QUAD;
+    g->codes += FP8_LINE;
 }
 
 /* Continues every chain with the next four inputs; with only n of them in the last quad. */
@@ -53,12 +83,7 @@ ALWAYS_INLINE void fp8_step(size_t n_rows, size_t n_panels, size_t n, struct fp8
         struct v16 w[QUANT_QUAD];
         if (n_rows <= FP8_SPLIT_ROWS && n == QUANT_QUAD &&
             __builtin_expect(!fp8_is_rare(c, g->large), 1)) {
-            fp8_floats v[QUANT_QUAD];
-            fp8_usual(c, 0, g->scales[p], v);
-            fp8_add(n_rows, n_panels, 0, v, g, a + p);
-            if (FP8_VECTORS == 1) continue;
-            fp8_usual(c, FP8_VECTORS - 1, g->scales[p], v);
-            fp8_add(n_rows, n_panels, FP8_VECTORS - 1, v, g, a + p);
+            fp8_add_usual(n_rows, n_panels, c, g->scales[p], g, a + p);
             continue;
         }
         fp8_quad(c, g->scales[p], g->large, w);
@@ -75,9 +100,10 @@ ALWAYS_INLINE void fp8_step(size_t n_rows, size_t n_panels, size_t n, struct fp8
     g->codes += FP8_LINE;
 }
 
-/* c[row][panel] = the chains continued over n_k inputs of a group. */
-ALWAYS_INLINE void fp8_chains(size_t n_rows, size_t n_panels, size_t n_k, struct fp8_group *g,
-                              struct v16 *c)
+/* c[row][panel] = the chains continued over n_k inputs of a group. plain: no weight is NaN,
+ * subnormal ones are fast, and no scale is large. */
+ALWAYS_INLINE void fp8_chains(bool plain, size_t n_rows, size_t n_panels, size_t n_k,
+                              struct fp8_group *g, struct v16 *c)
 {
     const size_t ahead = n_panels > FEW_STREAMS ? AHEAD_BYTES / n_panels : AHEAD_BYTES;
     struct v16 a[TILE];
@@ -87,7 +113,10 @@ ALWAYS_INLINE void fp8_chains(size_t n_rows, size_t n_panels, size_t n_k, struct
         UNROLL(4)
         for (size_t p = 0; p < n_panels; p++)
             _mm_prefetch(g->codes + p * g->apart + ahead, _MM_HINT_T0);
-        fp8_step(n_rows, n_panels, QUANT_QUAD, g, a);
+        if (plain)
+            fp8_step_plain(n_rows, n_panels, g, a);
+        else
+            fp8_step(n_rows, n_panels, QUANT_QUAD, g, a);
     }
     if (n_k % QUANT_QUAD != 0) fp8_step(n_rows, n_panels, n_k % QUANT_QUAD, g, a);
     UNROLL(32)
@@ -112,7 +141,10 @@ ALWAYS_INLINE void fp8_groups(size_t n_rows, size_t n_panels, size_t k, size_t e
         g.large = fp8_load_scales(w, streams.first, streams.apart, n_panels, k / group, g.scales);
         for (size_t p = 0; g.large == 0 && p < n_panels; p++)
             g.scales[p] = fp8_enlarged(g.scales[p]);
-        fp8_chains(n_rows, n_panels, n, &g, c);
+        if (n_rows <= FP8_PLAIN_ROWS && w->fp8_plain && g.large == 0)
+            fp8_chains(true, n_rows, n_panels, n, &g, c);
+        else
+            fp8_chains(false, n_rows, n_panels, n, &g, c);
     }
 }
 

@@ -77,7 +77,7 @@ ALWAYS_INLINE void fp8_any(struct fp8_codes c, struct v16 scale, fp8_large large
     }
 }
 
-/* v[j] = vector i of input j times `scale`, which is enlarged. No number of c is rare.
+/* v[j] = vector i of input j times `scale`, which is enlarged. No number of c is NaN.
  *     16 bits, the upper byte an E4M3 number     s eeee mmm ........
  *     after an arithmetic shift right by 4       s ssss eeee mmm ....
  *     with `keep`: the upper half of a float     s 0000 eeee mmm 0000

@@ -71,7 +71,7 @@ ALWAYS_INLINE void fp8_any(struct fp8_codes c, struct v16 scale, fp8_large large
         w[j].v = _mm512_mul_ps(v16_e4m3(b), s);
 }
 
-/* v[j] = input j times `scale`, which is enlarged. No number of c is rare.
+/* v[j] = input j times `scale`, which is enlarged. No number of c is NaN.
  *     16 bits, the upper byte an E4M3 number     s eeee mmm ........
  *     after an arithmetic shift right by 4       s ssss eeee mmm ....
  *     with `keep`: the upper half of a float     s 0000 eeee mmm 0000

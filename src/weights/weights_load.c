@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "kernels/device.h"
 #include "kernels/fp8_int8.h"
+#include "kernels/fp8_plain.h"
 #include "kernels/ops.h"
 #include "parallel/layout/expert_places.h"
 #include "parallel/layout/kv_groups.h"
@@ -511,17 +512,22 @@ struct status weights_read(const struct weights_source *from, struct loading *ld
     return loader_run(&job, stats);
 }
 
-void weights_fp8_to_int8(const struct loading *ld)
+void weights_prepare_fp8(const struct loading *ld, bool as_int8)
 {
-    for (size_t i = 0; i < ld->n_targets; i++) {
+    const struct kern_table *k = ld->w->kern;
+    for (size_t i = 0; i < ld->n_targets && k->device == NULL; i++) {
         const struct target *t = &ld->targets[i];
         const enum arch_class class = t->spec.tensor->class;
-        if (t->packed == NULL || t->part != CKPT_CODES || class == CLASS_EMBED ||
-            class == CLASS_HEAD || class == CLASS_ROUTER)
-            continue;
+        if (t->packed == NULL || t->part != CKPT_CODES) continue;
+        const bool stays = class == CLASS_EMBED || class == CLASS_HEAD || class == CLASS_ROUTER;
         const size_t n = t->spec.is_expert ? range_count(t->spec.outer) : 1;
-        for (size_t e = 0; e < n; e++)
-            if (fp8_int8_fits(&t->packed[e])) op_fp8_to_int8(ld->w->kern, &t->packed[e]);
+        for (size_t e = 0; e < n; e++) {
+            struct packed *p = &t->packed[e];
+            if (as_int8 && !stays && fp8_int8_fits(p))
+                op_fp8_to_int8(k, p);
+            else
+                op_fp8_plain(k, p);
+        }
     }
 }
 
@@ -559,7 +565,7 @@ struct status weights_load(const struct weights_source *from, struct weights **o
         st = weights_read(from, &ld, stats);
         st = comm_agree(from->comm, st);
     }
-    if (from->fp8_as_int8 && !status_failed(&st)) weights_fp8_to_int8(&ld);
+    if (!status_failed(&st)) weights_prepare_fp8(&ld, from->fp8_as_int8);
     if (l->lends_experts && !status_failed(&st)) {
         st = weights_lend(ld.w, l);
         st = comm_agree(from->comm, st);

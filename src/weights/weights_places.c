@@ -59,6 +59,7 @@ static struct status want_moved(void *ctx, const struct weight_spec *s)
 static void clear_matrix(struct packed *p, const struct ckpt_tensor *t)
 {
     p->quant = t->quant; /* fp8 may have become int8 */
+    p->fp8_plain = false;
     if (t->quant.kind == QUANT_NONE) {
         memset((void *)p->data, 0, packed_bytes_of(p));
         return;
@@ -90,7 +91,7 @@ struct status weights_move_experts(const struct weights_source *from, struct wei
     if (!status_failed(&st)) {
         clear_targets(&m.ld);
         st = weights_read(from, &m.ld, stats);
-        if (from->fp8_as_int8 && !status_failed(&st)) weights_fp8_to_int8(&m.ld);
+        if (!status_failed(&st)) weights_prepare_fp8(&m.ld, from->fp8_as_int8);
         st = comm_agree(from->comm, st);
     }
     mem_free(&m.ld.targets);

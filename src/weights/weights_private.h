@@ -74,9 +74,10 @@ void *weights_place_of(struct weights *w, const struct weight_spec *s);
 struct status weights_read(const struct weights_source *from, struct loading *ld,
                            struct loader_stats *stats);
 
-/* Local. Expresses the loaded fp8 weights as int8. The codes of a weight, or of a run of experts,
- * are one target. */
-void weights_fp8_to_int8(const struct loading *ld);
+/* Local. Prepares the loaded fp8 weights for the kernels of the CPU: finds those without NaN, and
+ * with as_int8 expresses them as int8, except embedding, head and router. The codes of a weight, or
+ * of a run of experts, are one target. */
+void weights_prepare_fp8(const struct loading *ld, bool as_int8);
 
 /* weights_places.c. Local. Asks for the experts at the places of a target, whose memory is set:
  * each run of consecutive ids by itself. expert [P]: the expert at each place of the layer. was

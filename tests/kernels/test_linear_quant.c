@@ -4,6 +4,9 @@
 #include "util_cases.h"
 #include "util_quant.h"
 
+#include "kernels/cpu.h"
+#include "kernels/fp8_plain.h"
+
 #include <CUnit/CUnit.h>
 #include <math.h>
 #include <stdlib.h>
@@ -158,6 +161,7 @@ static void compare_sets(size_t every, uint64_t seed, size_t n)
                                         ins[rng_below(&r, 14)],
                                         leaves[rng_below(&r, 6)] * quant_kernel_group(f), every);
         p.weight_only = f.kind == QUANT_FP8 || i / QUANT_TEST_FORMATS % 3 == 2;
+        p.q.w.fp8_plain = every == 0 && i / QUANT_TEST_FORMATS % 2 == 1; /* then none is NaN */
         check_problem(&r, &p);
         problem_free(&p);
     }
@@ -319,8 +323,33 @@ static void every_fp8_value_is_decoded(void)
             f.scale_dtype = (i + s) % 2 && scales[s] <= 65504.0f ? DTYPE_F16 : DTYPE_F32;
             struct quant_weight q = every_fp8_value(f, scales[s], s % 3 == 1);
             for (size_t t = 0; t < n_tables; t++) CU_ASSERT_EQUAL(wrong_weights(&tables[t], &q), 0);
+            q.w.fp8_plain = s % 3 != 1;
+            for (size_t t = 0; t < n_tables; t++) CU_ASSERT_EQUAL(wrong_weights(&tables[t], &q), 0);
             quant_weight_free(&q);
         }
+    }
+}
+
+/* A weight is plain without NaN, if the CPU allows it, and not plain with one, wherever it is. */
+static void nan_codes_are_found(void)
+{
+    const struct kern_table ref = table_ref();
+    for (size_t i = 0; i < QUANT_TEST_FORMATS; i++) {
+        const struct quant_format f = quant_test_format(i);
+        struct rng r = {i};
+        struct quant_weight q = quant_weight_make(&r, f, 33, 259, 0, 0);
+        uint8_t *codes = q.data;
+        const size_t n_codes = packed_quant_bytes(f, 33, 259).data;
+        op_fp8_plain(&ref, &q.w);
+        CU_ASSERT_EQUAL(q.w.fp8_plain, f.kind == QUANT_FP8 && cpu_subnormals_are_fast());
+        for (size_t at = 0; at < n_codes; at += at + 97 < n_codes ? 97 : 1) {
+            const uint8_t code = codes[at];
+            codes[at] = at % 2 ? 0x7F : 0xFF;
+            op_fp8_plain(&ref, &q.w);
+            CU_ASSERT_FALSE(q.w.fp8_plain);
+            codes[at] = code;
+        }
+        quant_weight_free(&q);
     }
 }
 
@@ -513,6 +542,7 @@ void suite_linear_quant(CU_pSuite suite)
     CU_add_test(suite, "quantized rows agree", quantized_rows_agree);
     CU_add_test(suite, "the reference is a dot product", reference_is_a_dot_product);
     CU_add_test(suite, "every fp8 value is decoded", every_fp8_value_is_decoded);
+    CU_add_test(suite, "NaN codes are found", nan_codes_are_found);
     CU_add_test(suite, "sets agree", sets_agree);
     CU_add_test(suite, "sets agree on special values", sets_agree_on_special_values);
     CU_add_test(suite, "sets agree on many long rows", sets_agree_on_many_long_rows);
