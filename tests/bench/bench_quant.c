@@ -1,10 +1,12 @@
-/* Times linears with quantized weights and int8 activations: one row beside this machine's read
- * bandwidth, many rows beside its int8 peak, and many small groups (experts). Each time is the
+/* Times linears with quantized weights and int8 activations (fp8: f32 activations): one row beside
+ * this machine's read bandwidth, many rows beside its int8 (f32) peak, and many small groups
+ * (experts). Each time is the
  * fastest of several. The bits of each case are first compared with the reference's. */
 #include "bench_quant.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "kernels/fp8_plain.h"
 #include "kernels/ops.h"
 #include "kernels/peak.h"
 
@@ -44,7 +46,7 @@ static struct linear_args args_of(const struct bench *b)
                                 .n_groups = b->n_groups,
                                 .x = b->x,
                                 .x_stride = b->w[0].n_in,
-                                .xq = &b->xq,
+                                .xq = b->w[0].quant.kind == QUANT_FP8 ? NULL : &b->xq,
                                 .y = b->y,
                                 .y_stride = b->w[0].n_out,
                                 .sums = b->sums};
@@ -62,6 +64,15 @@ static void *random_bytes(size_t n)
 {
     uint8_t *p = memory(n);
     for (size_t i = 0; i < n; i++) p[i] = (uint8_t)random_word();
+    return p;
+}
+
+/* Any codes; of fp8 normal numbers from 2^-4 to 448, since most files have few others. */
+static void *random_codes(struct quant_format f, size_t n)
+{
+    uint8_t *p = random_bytes(n);
+    for (size_t i = 0; f.kind == QUANT_FP8 && i < n; i++)
+        p[i] = (uint8_t)((p[i] & 0x86) | (3 + random_word() % 13) << 3);
     return p;
 }
 
@@ -103,10 +114,11 @@ static struct bench *bench_make(const struct kern_table *k, struct quant_format 
                                   .quant = f,
                                   .scales = random_scales(f, sizes.scales),
                                   .zeros = f.has_zeros ? random_bytes(sizes.zeros) : NULL};
-        if (i == 0) b->w[0].data = random_bytes(sizes.data);
+        if (i == 0) b->w[0].data = random_codes(f, sizes.data);
         if (i > 0) memcpy((void *)(uintptr_t)b->w[i].data, b->w[0].data, sizes.data);
         if (i > 0 && f.has_zeros)
             memcpy((void *)(uintptr_t)b->w[i].zeros, b->w[0].zeros, sizes.zeros);
+        op_fp8_plain(k, &b->w[i]);
     }
     b->x = memory(MAX_ROWS * n_in * sizeof *b->x);
     for (size_t i = 0; i < MAX_ROWS * n_in; i++) b->x[i] = (float)(int32_t)random_word() * 0x1p-31f;
@@ -189,35 +201,45 @@ static double time_copies(struct bench *b, size_t n_rows, size_t n_copies)
 }
 
 struct peaks {
-    double read_gbs, int8_gops;
+    double read_gbs, int8_gops, fma_gflops;
 };
+
+/* Raises *peak to the rate of the kind's loop. */
+static void measure_arithmetic(const struct kern_table *k, enum peak_kind kind, double *peak)
+{
+    const uint64_t start = clock_ns();
+    const double gops = peak_run(k->team, kind) / (double)(clock_ns() - start);
+    *peak = gops > *peak ? gops : *peak;
+}
 
 static struct peaks measure(const struct kern_table *k)
 {
     struct peak_memory m;
-    struct peaks p = {0, 0};
+    struct peaks p = {0, 0, 0};
     const enum peak_kind kind = strcmp(k->name, "amx") == 0      ? PEAK_INT8_AMX
                                 : strcmp(k->name, "avx512") == 0 ? PEAK_INT8_VNNI
                                                                  : PEAK_INT8_AVX2;
+    const enum peak_kind fma = kind == PEAK_INT8_AVX2 ? PEAK_FMA_AVX2 : PEAK_FMA_AVX512;
     stop_on(peak_memory_init(&m, k->team, BIG_BYTES));
     for (int i = 0; i < 45; i++) {
-        uint64_t start = clock_ns();
+        const uint64_t start = clock_ns();
         const double n_bytes = peak_read(&m, k->team, i % PEAK_READS);
         const double gbs = n_bytes / (double)(clock_ns() - start);
-        start = clock_ns();
-        const double gops = peak_run(k->team, kind) / (double)(clock_ns() - start);
         p.read_gbs = gbs > p.read_gbs ? gbs : p.read_gbs;
-        p.int8_gops = gops > p.int8_gops ? gops : p.int8_gops;
+        measure_arithmetic(k, kind, &p.int8_gops);
+        measure_arithmetic(k, fma, &p.fma_gflops);
     }
     peak_memory_fini(&m);
-    printf("\n%u thread(s), %s: reads %.1f GB/s, %s %.0f GOP/s\n", team_size(k->team), k->name,
-           p.read_gbs, peak_title(kind), p.int8_gops);
+    printf("\n%u thread(s), %s: reads %.1f GB/s, %s %.0f GOP/s, %s %.0f GFLOP/s\n",
+           team_size(k->team), k->name, p.read_gbs, peak_title(kind), p.int8_gops, peak_title(fma),
+           p.fma_gflops);
     return p;
 }
 
 static void bench_rows(struct bench *b, struct peaks m, const char *name)
 {
     static const size_t rows[] = {1, 2, 4, 8, 16, 32, 128, 512};
+    const double peak = b->w[0].quant.kind == QUANT_FP8 ? m.fma_gflops : m.int8_gops;
     for (size_t i = 0; i < 8; i++) {
         const size_t n_rows = rows[i], all = b->n_copies;
         b->n_groups = 1;
@@ -229,7 +251,7 @@ static void bench_rows(struct bench *b, struct peaks m, const char *name)
         printf("%-16s [%5u,%5u] leaf %4u rows %4zu %10.1f us %7.1f GB/s %4.0f %% %8.1f GOP/s %4.0f "
                "%%\n",
                name, b->w[0].n_out, b->w[0].n_in, b->w[0].leaf, n_rows, s * 1e6, gbs,
-               100 * gbs / m.read_gbs, gops, 100 * gops / m.int8_gops);
+               100 * gbs / m.read_gbs, gops, 100 * gops / peak);
     }
 }
 
@@ -271,26 +293,36 @@ static void bench_experts(const struct kern_table *k, struct peaks m, const char
     bench_free(b);
 }
 
+struct shape {
+    uint32_t n_out, n_in, leaf;
+};
+
+static void bench_shapes(const struct kern_table *k, struct peaks m, const char *name,
+                         const struct shape *shapes, size_t n)
+{
+    struct quant_format f;
+    if (!quant_format_parse(name, &f)) return;
+    for (size_t s = 0; s < n; s++) {
+        struct bench *b = bench_make(k, f, shapes[s].n_out, shapes[s].n_in);
+        for (size_t c = 0; c < b->n_copies; c++) b->w[c].leaf = shapes[s].leaf;
+        bench_rows(b, m, name);
+        bench_free(b);
+    }
+    if (n > 3) bench_experts(k, m, name, f);
+}
+
 void bench_quant(const struct kern_table *k)
 {
-    static const char *const formats[] = {"int8-g32",      "int8",      "int4",
-                                          "int4-asym-g64", "int4-g128", "mxfp4"};
-    static const struct {
-        uint32_t n_out, n_in, leaf;
-    } shapes[] = {{1536, 576, 0},  {1024, 1024, 0},   {576, 1536, 384}, {5632, 2048, 0},
-                  {3584, 1024, 0}, {1024, 3584, 512}, {2048, 5632, 512}};
+    static const struct shape all[] = {{5632, 2048, 0},  {1536, 576, 0},  {1024, 1024, 0},
+                                       {576, 1536, 384}, {3584, 1024, 0}, {1024, 3584, 512},
+                                       {2048, 5632, 512}},
+                              wide[] = {{5632, 2048, 0}, {2048, 7168, 0}, {7168, 2048, 512}};
     const struct peaks m = measure(k);
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
-        struct quant_format f;
-        if (!quant_format_parse(formats[i], &f)) continue;
-        const size_t n_shapes = i == 0 || i == 2 ? sizeof shapes / sizeof *shapes : 1;
-        for (size_t s = 0; s < n_shapes; s++) {
-            const size_t at = n_shapes == 1 ? 3 : s;
-            struct bench *b = bench_make(k, f, shapes[at].n_out, shapes[at].n_in);
-            for (size_t c = 0; c < b->n_copies; c++) b->w[c].leaf = shapes[at].leaf;
-            bench_rows(b, m, formats[i]);
-            bench_free(b);
-        }
-        if (n_shapes > 1) bench_experts(k, m, formats[i], f);
-    }
+    bench_shapes(k, m, "int8-g32", all, 7);
+    bench_shapes(k, m, "int8", all, 1);
+    bench_shapes(k, m, "int4", all, 7);
+    bench_shapes(k, m, "int4-asym-g64", all, 1);
+    bench_shapes(k, m, "int4-g128", all, 1);
+    bench_shapes(k, m, "mxfp4", wide, 3);
+    bench_shapes(k, m, "fp8-g128", wide, 3);
 }
