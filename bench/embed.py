@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """`shoal embed` beside sentence-transformers and plain transformers, on texts of mixed length, in turns.
 
-usage: embed.py --shoal SHOAL --work FOLDER [--texts 1000] [--threads 2] [--pairs 5] [--formats f32,int8] [--max-wait 60]
+usage: embed.py --shoal SHOAL --work FOLDER [--texts 1000] [--threads 2] [--pairs 5] [--formats f32,int8]
+                [--peers sentence-transformers,transformers] [--max-wait 60]
 
 Needs Python's torch, transformers and sentence-transformers. The model has the shape of all-MiniLM-L6 (6 layers of
 384), random weights, and the vocabulary of a golden encoder; half of the texts have up to 40 words, the longest 240. A
@@ -139,6 +140,7 @@ def main():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--pairs", type=int, default=5, help="rounds: a turn of each program")
     parser.add_argument("--formats", default="f32,int8")
+    parser.add_argument("--peers", default="sentence-transformers,transformers")
     parser.add_argument("--max-wait", type=float, default=60)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
@@ -149,7 +151,8 @@ def main():
     texts = make_texts(args.texts)
     (args.work / "texts.jsonl").write_text(
         "".join(json.dumps({"custom_id": str(i), "input": text}) + "\n" for i, text in enumerate(texts)))
-    peers = [kind(folder, texts, args.threads, args.batch) for kind in (Sorting, Plain)]
+    peers = [kind(folder, texts, args.threads, args.batch) for kind in (Sorting, Plain)
+             if kind.name in args.peers.split(",")]
     for name in args.formats.split(","):
         file = args.work / f"{name}.h5"
         if not file.exists():

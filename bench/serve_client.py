@@ -1,9 +1,11 @@
 """Calls of a server that answers as OpenAI's completions do. Used by serve_load.py and serve_peers.py.
 
 The client only moves bytes while the calls run, and reads the answers afterwards: it shares the machine with the
-server, so its own work would be a part of what it measures.
+server, so its own work would be a part of what it measures. Connections stay open, and later calls use them again, as
+those of most clients do.
 """
 import collections
+import gc
 import json
 import select
 import socket
@@ -14,27 +16,29 @@ PIECE = 1 << 16
 
 class Call:
     """One call. first_s, end_s: from the moment at which it was due to the first piece of the text and to the end;
-    text None: it was lost, or not answered with 200."""
+    late_s: how much later this client sent it; text None: it was lost, or not answered with 200."""
 
     def __init__(self, line, streams=True):
         self.line, self.streams = line, streams
         self.text, self.n_tokens, self.finish, self.first_s, self.end_s = None, 0, None, None, None
-        self.received, self.since, self.socket = bytearray(), 0, None
+        self.received, self.since, self.late_s, self.socket = bytearray(), 0, 0, None
+        self.n_whole, self.is_chunked, self.is_used = None, False, False
         body = json.dumps({**line, **({"stream": True} if streams else {})}).encode()
         self.request = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                        b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                        b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
     def connect(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def send(self, since):
-        self.since = since
-        self.socket.sendall(self.request)
         self.socket.setblocking(False)
 
+    def send(self, since):
+        self.since, self.late_s = since, time.perf_counter() - since
+        self.socket.sendall(self.request)
+
     def take(self):
-        """Reads what has come. Returns whether the answer is at its end."""
+        """Reads what has come. Returns whether the answer is at its end; the connection is closed if it cannot be used
+        again."""
         try:
             bytes_ = self.socket.recv(PIECE)
         except BlockingIOError:
@@ -44,11 +48,19 @@ class Call:
         self.received += bytes_
         if self.first_s is None and (b"data: " in self.received if self.streams else bytes_):
             self.first_s = time.perf_counter() - self.since
-        return not bytes_
+        if not bytes_:
+            self.socket.close()
+        return not bytes_ or self.has_end()
 
-    def close(self):
-        self.end_s = time.perf_counter() - self.since
-        self.socket.close()
+    def has_end(self):
+        if self.n_whole is None:
+            end = self.received.find(b"\r\n\r\n")
+            if end < 0:
+                return False
+            head = bytes(self.received[:end]).lower()
+            self.is_chunked = b"chunked" in head
+            self.n_whole = 0 if self.is_chunked else end + 4 + int(head.partition(b"content-length:")[2].split()[0])
+        return self.received.endswith(b"\r\n0\r\n\r\n") if self.is_chunked else len(self.received) >= self.n_whole
 
     def read(self):
         """Finds the text in what was received."""
@@ -95,27 +107,42 @@ def joined(body):
 
 
 class Client:
+    """cpu_s: the CPU time of the last run."""
+
     def __init__(self, port):
-        self.port, self.poll, self.open = port, select.epoll(), {}
+        self.port, self.poll, self.open, self.idle, self.cpu_s = port, select.epoll(), {}, {}, 0
 
     def begin(self, call, since):
-        """Sends the call, on a connection that it may have already."""
+        """Sends the call, on a connection that it may have already, or on one that is idle."""
         try:
-            if not call.socket:
+            if not call.socket and self.idle:
+                call.socket, call.is_used = self.idle.popitem()[1], True
+            elif not call.socket:
                 call.connect(self.port)
             call.send(since)
         except OSError:
             return  # lost
         self.open[call.socket.fileno()] = call
-        self.poll.register(call.socket, select.EPOLLIN)
+        if not call.is_used:
+            self.poll.register(call.socket, select.EPOLLIN)
 
     def look(self, wait_s):
         """Moves bytes of the calls that are ready; waits at most wait_s seconds, None: for ever."""
         for fd, _ in self.poll.poll(wait_s):
-            call = self.open[fd]
-            if call.take():
+            call = self.open.get(fd)
+            if call is None:  # the server has closed an idle connection
+                self.idle.pop(fd).close()
+            elif call.take():
                 del self.open[fd]
-                call.close()
+                self.end(call, fd)
+
+    def end(self, call, fd):
+        call.end_s = time.perf_counter() - call.since
+        if call.socket.fileno() >= 0:
+            self.idle[fd] = call.socket
+        elif call.is_used and not call.received:  # the server closed the connection before it got the call
+            call.socket, call.is_used = None, False
+            self.begin(call, call.since)
 
     def run(self, calls, rate=0, most=0):
         """Runs all calls: `rate` a second at even times; or as many at a time as `most` says, the next one when one has
@@ -123,6 +150,9 @@ class Client:
         if not rate and not most:
             for call in calls:
                 call.connect(self.port)
+        gc.collect()
+        cpu_s = time.process_time()
+        gc.disable()  # a collection among ten thousand calls takes as long as several steps
         waiting, began = collections.deque(calls), time.perf_counter()
         n_begun = 0
         while waiting or self.open:
@@ -133,7 +163,11 @@ class Client:
             due = began + n_begun / rate if rate and waiting else None
             if self.open or due:
                 self.look(None if due is None else max(0, due - time.perf_counter()))
-        seconds = time.perf_counter() - began
+        seconds, self.cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
+        gc.enable()
+        for left in self.idle.values():
+            left.close()
+        self.idle.clear()
         for call in calls:
             call.read()
         return seconds

@@ -3,7 +3,7 @@
 
 usage: serve_load.py --shoal build/release/shoal [--model models/demo/demo.h5] [--streams 2000] [--tokens 24]
                      [--seconds 60] [--rate 200] [--parts streams,rate,queue] [--launcher "mpirun -n 2"]
-                     [--flags "--threads 2"] [--work FOLDER] [--json FILE]
+                     [--flags "--threads 2"] [--server-flags "--step-ms 0"] [--work FOLDER] [--json FILE]
 
 The lines are prompts with drawn answers, each with a seed of its own. Before the load, shoal generate writes the rows of
 the same lines; a stream whose pieces join to another text is counted as wrong, one that ends otherwise than with
@@ -46,7 +46,8 @@ def cpu_of(who):
 class Server:
     def __init__(self, o, folder):
         self.log = folder / "server.log"
-        argv = [*shlex.split(o.launcher), o.shoal, "serve", "--model", o.model, "--port", "0", *SAME, *shlex.split(o.flags)]
+        argv = [*shlex.split(o.launcher), o.shoal, "serve", "--model", o.model, "--port", "0", *SAME, *shlex.split(o.flags),
+                *shlex.split(o.server_flags)]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                             start_new_session=True)
@@ -112,26 +113,29 @@ class Load:
     def part(self, name, n, rate, streams=True):
         more = {"stream_options": {"include_usage": True}} if streams else {}
         calls = [Call({**self.lines[i % len(self.lines)], **more}, streams) for i in range(n)]
-        before, cpu, mine = self.server.resident_mib(), self.server.cpu_s(), cpu_of(resource.RUSAGE_SELF)
-        seconds = Client(self.server.port).run(calls, rate)
-        cpu, mine = self.server.cpu_s() - cpu, cpu_of(resource.RUSAGE_SELF) - mine
+        before, cpu, client = self.server.resident_mib(), self.server.cpu_s(), Client(self.server.port)
+        seconds = client.run(calls, rate)
+        cpu = self.server.cpu_s() - cpu
         done = [c for c in calls if c.text is not None]
         thousands = max(1, sum(c.n_tokens for c in done)) / 1000
         first = sorted(c.first_s for c in done if c.first_s is not None) or [0]
+        late = sorted(c.late_s for c in calls)
         found = {"part": name, "calls": n, "lost": n - len(done),
                  "wrong": sum(c.text != self.rows[c.line["seed"]] for c in done), "seconds": seconds,
                  "calls_per_s": len(done) / seconds, "tokens_per_s": sum(c.n_tokens for c in done) / seconds,
                  "first_mean_s": statistics.mean(first), "first_p50_s": first[len(first) // 2],
                  "first_p99_s": first[(len(first) * 99) // 100], "first_worst_s": first[-1],
+                 "late_mean_s": statistics.mean(late), "late_p99_s": late[(len(late) * 99) // 100],
                  "memory_before_mib": before, "memory_after_mib": self.server.resident_mib(),
-                 "server_cpu_s_per_1000": cpu / thousands, "client_cpu_s_per_1000": mine / thousands,
+                 "server_cpu_s_per_1000": cpu / thousands, "client_cpu_s_per_1000": client.cpu_s / thousands,
                  "generate_cpu_s_per_1000": self.generate_cpu_s}
         self.results.append(found)
         print(f"{name}: {n} calls in {seconds:.1f} s, {found['lost']} lost, {found['wrong']} wrong; "
               f"{found['calls_per_s']:.1f} calls/s, {found['tokens_per_s']:.0f} tokens/s; first piece "
               f"{found['first_mean_s']:.3f} s mean, {found['first_p50_s']:.3f} p50, {found['first_p99_s']:.3f} p99, "
-              f"{found['first_worst_s']:.3f} worst; {before:.0f} to {found['memory_after_mib']:.0f} MiB; "
-              f"CPU s per 1000 tokens: server {cpu / thousands:.3f}, client {mine / thousands:.3f}, "
+              f"{found['first_worst_s']:.3f} worst (calls sent {found['late_mean_s']:.4f} and {found['late_p99_s']:.4f} s "
+              f"late); {before:.0f} to {found['memory_after_mib']:.0f} MiB; "
+              f"CPU s per 1000 tokens: server {cpu / thousands:.3f}, client {client.cpu_s / thousands:.3f}, "
               f"generate {self.generate_cpu_s:.3f}", flush=True)
         return found
 
@@ -177,7 +181,8 @@ def options():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--parts", default="streams,queue,rate")
     p.add_argument("--launcher", default="")
-    p.add_argument("--flags", default="")
+    p.add_argument("--flags", default="", help="of the server and of generate")
+    p.add_argument("--server-flags", default="")
     p.add_argument("--work")
     p.add_argument("--json")
     return p.parse_args()

@@ -2,7 +2,7 @@
 """`shoal serve` beside llama.cpp's server from llama-cpp-python, on the same weights, in turns.
 
 usage: serve_peers.py --shoal build/release/shoal --python VENV/bin/python --models FOLDER --work FOLDER
-                      [--shape A] [--clients 32] [--calls 64] [--prompt 100] [--tokens 64] [--threads 2] [--rounds 3]
+                      [--shape A] [--clients 32] [--calls 64] [--prompt 100] [--tokens 16] [--threads 2] [--rounds 3]
                       [--max-wait 60]
 
 FOLDER of --models holds <shape>.Q8_0.gguf of models.py; shoal's checkpoint is made of it beside it, with the same codes.
@@ -132,7 +132,7 @@ def main():
     p.add_argument("--clients", type=int, default=32)
     p.add_argument("--calls", type=int, default=64)
     p.add_argument("--prompt", type=int, default=100, help="about so many tokens")
-    p.add_argument("--tokens", type=int, default=64)
+    p.add_argument("--tokens", type=int, default=16)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--max-wait", type=float, default=60)
@@ -146,7 +146,9 @@ def main():
             for server in servers if i % 2 == 0 else reversed(servers):
                 quiet.wait(args.max_wait)
                 turns[server.name].append(turn(server, args))
-                print(f"round {i + 1}: {server.name} {turns[server.name][-1][0]:.1f} tokens/s", flush=True)
+                speed, mean, p99, *_ = turns[server.name][-1]
+                print(f"round {i + 1}: {server.name} {speed:.1f} tokens/s, first piece {mean:.3f} s mean, {p99:.3f} p99",
+                      flush=True)
     finally:
         for server in servers:
             server.end()

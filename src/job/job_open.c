@@ -473,6 +473,7 @@ struct status job_open_lead(struct job *j)
     if (o->mode == LEAD_RANK)
         TRY(job_rank_init(&j->embed, &o->rank, j->ckpt, &j->model, j->text.tokenizer));
     TRY(o->serves ? open_port(j, &port) : open_lines(j));
+    const bool eases_step = o->serves && !flags_is_given(&o->given, "step-ms");
     const struct lead_options options = {.mode = o->mode,
                                          .port = o->serves ? &port : NULL,
                                          .input_path = j->files.inputs.name,
@@ -498,6 +499,7 @@ struct status job_open_lead(struct job *j)
                                          .tables = job_tables(j),
                                          .schedule = o->schedule,
                                          .flags = o->lead,
+                                         .eases_step = eases_step,
                                          .drafts.cost = j->draft_cost,
                                          .drafts.predicts = j->model.n_predict > 0,
                                          .drafts.no_repeats = j->no_repeats,

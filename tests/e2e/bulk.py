@@ -10,7 +10,7 @@ import random
 import sys
 from pathlib import Path
 
-from program import REPO, Shoal, expect, main_of, run, write_lines
+from program import REPO, Shoal, expect, main_of, peak_kib, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 LAYOUT = ["--tp", "2", "--pp", "2", "--dp", "2"]
@@ -50,21 +50,13 @@ class BulkTest:
         return output, done
 
     def peak_kib(self, name, n):
-        """The peak resident memory of a one-rank run over n lines, in KiB, read by a child Python
-        process.
-        """
+        """The peak resident memory of a one-rank run over n lines, in KiB."""
         write_lines(self.work / f"{name}-in.jsonl", many_lines(n))
-        code = ("import resource, subprocess, sys; "
-                "status = subprocess.run(sys.argv[1:], stderr=subprocess.DEVNULL).returncode; "
-                "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(status)")
-        done = run([sys.executable, "-c", code, self.shoal.path, "generate", "--model", DEMO,
-                    "--input", self.work / f"{name}-in.jsonl", "--output",
-                    self.work / f"{name}.jsonl", "--max-batch", 8, "--kv-blocks", 64,
-                    "--no-journal"], 600)
-        expect(done.status == 0, str(done))
+        peak = peak_kib([self.shoal.path, "generate", "--model", DEMO, "--input", self.work / f"{name}-in.jsonl",
+                         "--output", self.work / f"{name}.jsonl", "--max-batch", 8, "--kv-blocks", 64, "--no-journal"])
         n_rows = sum(1 for _ in (self.work / f"{name}.jsonl").open("rb"))
         expect(n_rows == n, f"{n_rows} rows for {n} lines")
-        return int(done.out)
+        return peak
 
     def main(self):
         lines = bulk_lines(500)

@@ -53,6 +53,16 @@ def run(argv, limit_s=HANGS_S, env=None):
     return Run(argv, status, out, err)
 
 
+def peak_kib(argv, limit_s=HANGS_S):
+    """Runs argv, which must end with status 0. Returns its peak resident memory in KiB, read by a child Python process."""
+    code = ("import resource, subprocess, sys; "
+            "status = subprocess.run(sys.argv[1:], stderr=subprocess.DEVNULL).returncode; "
+            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(status)")
+    done = run([sys.executable, "-c", code, *argv], limit_s)
+    expect(done.status == 0, str(done))
+    return int(done.out)
+
+
 class Shoal:
     """The binary under test. Jobs keep no journal unless a test asks for one: a second run of a
     finished job would do nothing, and so would not test the layout that it was given.

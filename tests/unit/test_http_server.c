@@ -69,7 +69,7 @@ static void begin_answer(struct bench *b, struct exchange *x)
     strbuf_add(&s, body, n);
     exchange_begin(x);
     exchange_write(x, &s);
-    http_server_send(b->server);
+    http_server_send(b->server, clock_ns());
     strbuf_fini(&s);
 }
 
@@ -255,6 +255,45 @@ static void a_piece_comes_before_the_end(void)
     stop(&b);
 }
 
+/* Three streams that have pieces: a new one, one that was sent 50 ms ago, one that was sent 100 ms
+ * ago. No connection is behind them. */
+static void pieces_of_many_streams_wait_for_others(void)
+{
+    const uint64_t ms = 1000000, now = 5000 * ms;
+    struct http_server s = {.sent_ns = now - 30 * ms, .n_writing = 600};
+    struct exchange x[3];
+    struct strbuf piece;
+    pthread_mutex_init(&s.lock, NULL);
+    strbuf_init(&piece);
+    for (int i = 0; i < 3; i++) {
+        x[i] = (struct exchange){.server = &s, .is_stream = true};
+        strbuf_init(&x[i].out);
+        strbuf_puts(&piece, "piece");
+        exchange_write(&x[i], &piece);
+    }
+    x[1].sent_ns = now - 50 * ms;
+    x[2].sent_ns = now - 100 * ms;
+    http_server_send(&s, now);
+    CU_ASSERT(x[0].sent_ns == now && x[2].sent_ns == now);
+    CU_ASSERT(x[1].sent_ns == now - 50 * ms &&
+              x[1].is_unsent); /* 100 ms are over after two steps */
+    s.n_writing = 600;
+    http_server_send(&s, now + 30 * ms);
+    CU_ASSERT(x[0].sent_ns == now && x[1].sent_ns == now + 30 * ms && x[2].sent_ns == now);
+    CU_ASSERT_PTR_NULL(s.first_unsent);
+    for (int i = 0; i < 3; i++) {
+        strbuf_puts(&piece, "piece");
+        exchange_write(&x[i], &piece);
+    }
+    s.n_writing = 3;
+    http_server_send(&s, now + 31 * ms); /* few streams: nothing waits */
+    for (int i = 0; i < 3; i++) CU_ASSERT_EQUAL(x[i].sent_ns, now + 31 * ms);
+    CU_ASSERT_PTR_NULL(s.first_unsent);
+    for (int i = 0; i < 3; i++) strbuf_fini(&x[i].out);
+    strbuf_fini(&piece);
+    pthread_mutex_destroy(&s.lock);
+}
+
 /* Waits until the lead has taken n calls. */
 static void await_taken(const struct bench *b, int n)
 {
@@ -422,6 +461,8 @@ void suite_http_server(CU_pSuite suite)
 {
     CU_add_test(suite, "clients get their own answers", clients_get_their_own_answers);
     CU_add_test(suite, "a piece comes before the end", a_piece_comes_before_the_end);
+    CU_add_test(suite, "pieces of many streams wait for others",
+                pieces_of_many_streams_wait_for_others);
     CU_add_test(suite, "bounds and refusals hold", bounds_and_refusals_hold);
     CU_add_test(suite, "long bodies are refused", long_bodies_are_refused);
     CU_add_test(suite, "a body without memory is refused", a_body_without_memory_is_refused);

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { N_IDS = 1700000 }; /* two sorted files, and a rest in memory */
+enum { N_IDS = 430000 }; /* two sorted files, and a rest in memory */
 
 static unsigned add(struct id_set *s, int from, int to, int step, bool want_fresh)
 {
@@ -36,7 +36,7 @@ static void ids_on_disk_are_known(void)
     CU_ASSERT_EQUAL(add(&s, 0, N_IDS, 1, true), 0);
     CU_ASSERT_PTR_NOT_NULL_FATAL(s.spill);
     CU_ASSERT_EQUAL(s.spill->n_runs, 2);
-    CU_ASSERT(s.n_slots <= 1 << 20);
+    CU_ASSERT(s.n_slots <= 1 << 18);
     CU_ASSERT_EQUAL(add(&s, 0, N_IDS, 37, false), 0);
     CU_ASSERT_EQUAL(add(&s, N_IDS, N_IDS + 50000, 1, true), 0);
     /* an id that equals the number of the line that uses it later */
@@ -57,9 +57,9 @@ static void without_a_file_ids_stay_in_memory(void)
 {
     struct id_set s = {0};
     id_set_spill_beside(&s, "/nonexistent/folder/x");
-    CU_ASSERT_EQUAL(add(&s, 0, 900000, 1, true), 0);
-    CU_ASSERT_EQUAL(s.n, 900000);
-    CU_ASSERT_EQUAL(add(&s, 0, 900000, 11, false), 0);
+    CU_ASSERT_EQUAL(add(&s, 0, 300000, 1, true), 0);
+    CU_ASSERT_EQUAL(s.n, 300000);
+    CU_ASSERT_EQUAL(add(&s, 0, 300000, 11, false), 0);
     id_set_fini(&s);
 }
 

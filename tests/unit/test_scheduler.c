@@ -367,6 +367,103 @@ static void bad_arithmetic_makes_an_error_of_that_request(void)
     scheduler_destroy(&s);
 }
 
+/* A scheduler with prompts for many steps of 512 rows, in which every step takes too long. */
+struct slow_steps {
+    struct scenario c;
+    struct serve_summary stats;
+    struct scheduler *s;
+    struct fake_engine engine;
+    struct step_plan plan;
+    struct step_result result;
+    uint64_t step;
+};
+
+static void slow_steps_init(struct slow_steps *t, bool eases)
+{
+    *t = (struct slow_steps){.c = scenario_sharing(3, false)};
+    t->c.n_headers = 1;
+    t->c.header_tokens = 400;
+    t->c.tail_tokens = 100;
+    t->c.rules.max_model_len = 600;
+    t->c.o = (struct scheduler_options){.rules = &t->c.rules,
+                                        .n_replicas = 1,
+                                        .n_groups = 1,
+                                        .n_blocks = 400,
+                                        .eases_step = eases,
+                                        .flags = fake_schedule_flags()};
+    t->c.o.flags.step_tokens = 512;
+    t->c.o.flags.step_ns = 1;
+    struct status st = scheduler_create(&t->c.o, &t->stats, &t->s);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = step_plan_init(&t->plan, 1);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    fake_engine_init(&t->engine, 1, t->c.o.n_blocks);
+    step_result_init(&t->result);
+    for (int32_t i = 0; i < 32; i++) (void)scheduler_submit(t->s, scenario_request(&t->c, i));
+}
+
+static void slow_steps_fini(struct slow_steps *t)
+{
+    CU_ASSERT_EQUAL(t->engine.n_wrong, 0);
+    step_result_fini(&t->result);
+    fake_engine_fini(&t->engine);
+    step_plan_fini(&t->plan);
+    scheduler_destroy(&t->s);
+}
+
+/* Returns the rows of the last of n steps. */
+static uint64_t rows_after(struct slow_steps *t, int n)
+{
+    uint64_t before = 0;
+    for (int i = 0; i < n; i++) {
+        before = t->engine.n_rows;
+        struct status st = scheduler_plan(t->s, 0, t->step++, &t->plan);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        fake_engine_run(&t->engine, &t->plan, &t->result);
+        st = scheduler_commit(t->s, 0, &t->result);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    }
+    return t->engine.n_rows - before;
+}
+
+/* Ends r, which has not begun to run, and takes all that have ended. */
+static void cancel_waiting(struct slow_steps *t, const struct request *r)
+{
+    struct request *ended;
+    bool has_ended = false;
+    struct status st = scheduler_cancel(t->s, r, "cancelled", "by the test");
+    CU_ASSERT_FALSE(status_failed(&st));
+    while ((ended = scheduler_take_finished(t->s)) != NULL) {
+        has_ended = has_ended || ended == r;
+        request_destroy(&ended);
+    }
+    CU_ASSERT(has_ended);
+}
+
+static void steps_are_short_only_while_somebody_sees_them(void)
+{
+    struct slow_steps t;
+    slow_steps_init(&t, false);
+    CU_ASSERT_EQUAL(rows_after(&t, 1), 512);
+    CU_ASSERT_EQUAL(rows_after(&t, 4), SCHEDULER_STEP_LEAST);
+    slow_steps_fini(&t);
+    slow_steps_init(&t, true);
+    CU_ASSERT_EQUAL(rows_after(&t, 4), 512);
+    struct request *r = scenario_request(&t.c, 32);
+    ((struct request_ask *)r->ask)->streams = true;
+    (void)scheduler_submit(t.s, r);
+    CU_ASSERT_EQUAL(rows_after(&t, 4), SCHEDULER_STEP_LEAST);
+    cancel_waiting(&t, r);
+    CU_ASSERT_EQUAL(rows_after(&t, 2), 512);
+    r = scenario_request(&t.c, 33);
+    request_run_last(r);
+    (void)scheduler_submit(t.s, r);
+    CU_ASSERT_EQUAL(rows_after(&t, 1), SCHEDULER_STEP_LEAST);
+    cancel_waiting(&t, r);
+    CU_ASSERT_EQUAL(rows_after(&t, 1), 512);
+    slow_steps_fini(&t);
+}
+
 void suite_scheduler(CU_pSuite suite);
 void suite_scheduler(CU_pSuite suite)
 {
@@ -390,6 +487,8 @@ void suite_scheduler(CU_pSuite suite)
     CU_add_test(suite, "a pool below one context is refused", a_pool_below_one_context_is_refused);
     CU_add_test(suite, "results that do not answer the plan are bugs",
                 results_that_do_not_answer_the_plan_are_bugs);
+    CU_add_test(suite, "steps are short only while somebody sees them",
+                steps_are_short_only_while_somebody_sees_them);
     CU_add_test(suite, "bad arithmetic makes an error of that request",
                 bad_arithmetic_makes_an_error_of_that_request);
 }

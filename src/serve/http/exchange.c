@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 enum { LOOK_AT_ONCE = 128 }; /* connections that one poll() looks at */
+static const uint64_t stream_gap_ns = 200000, longest_gap_ns = 100000000;
 
 const char http_json[] = "application/json";
 
@@ -73,6 +74,25 @@ void exchange_lose_connection(struct exchange *x)
     exchange_let_go(x);
 }
 
+static void list_unsent(struct exchange *x)
+{
+    struct exchange **first = &x->server->first_unsent;
+    x->is_unsent = true;
+    x->prev_unsent = NULL;
+    x->next_unsent = *first;
+    if (*first != NULL) (*first)->prev_unsent = x;
+    *first = x;
+}
+
+static void unlist_unsent(struct exchange *x)
+{
+    if (!x->is_unsent) return;
+    x->is_unsent = false;
+    *(x->prev_unsent != NULL ? &x->prev_unsent->next_unsent : &x->server->first_unsent) =
+        x->next_unsent;
+    if (x->next_unsent != NULL) x->next_unsent->prev_unsent = x->prev_unsent;
+}
+
 /* Ends a posted call: its answer is complete, it leaves the server's list, and its connection is
  * woken. May free x. */
 static void unpost(struct exchange *x)
@@ -81,6 +101,7 @@ static void unpost(struct exchange *x)
     const uint64_t now = clock_ns();
     *(x->prev != NULL ? &x->prev->next : &s->first) = x->next;
     if (x->next != NULL) x->next->prev = x->prev;
+    unlist_unsent(x);
     if (s->last_end_ns > 0) s->mean_end_ns = (7 * s->mean_end_ns + (now - s->last_end_ns)) / 8;
     s->last_end_ns = now;
     s->n_open--;
@@ -228,17 +249,29 @@ void exchange_write(struct exchange *x, struct strbuf *events)
     pthread_mutex_lock(&s->lock);
     if (!x->has_ended && events->n > 0) {
         move_bytes(&x->out, events);
-        s->has_unsent = true;
+        if (!x->is_unsent) list_unsent(x);
     }
     pthread_mutex_unlock(&s->lock);
 }
 
-void http_server_send(struct http_server *s)
+/* Pieces wait only if the next step is likely to end before their time: if it takes as long as the
+ * last one. */
+void http_server_send(struct http_server *s, uint64_t now_ns)
 {
     pthread_mutex_lock(&s->lock);
-    for (struct exchange *x = s->has_unsent ? s->first : NULL; x != NULL; x = x->next)
-        if (x->is_stream && x->out.n > x->n_sent) wake(x);
-    s->has_unsent = false;
+    const uint64_t asked_ns = s->n_writing * stream_gap_ns;
+    const uint64_t gap_ns = asked_ns < longest_gap_ns ? asked_ns : longest_gap_ns;
+    const uint64_t next_ns = now_ns + (s->sent_ns > 0 ? now_ns - s->sent_ns : 0);
+    s->n_writing = 0;
+    for (struct exchange *x = s->first_unsent, *next; x != NULL; x = next) {
+        next = x->next_unsent;
+        s->n_writing++;
+        if (x->sent_ns > 0 && x->sent_ns + gap_ns > next_ns) continue;
+        x->sent_ns = now_ns;
+        if (x->out.n > x->n_sent) wake(x);
+        unlist_unsent(x);
+    }
+    s->sent_ns = now_ns;
     pthread_mutex_unlock(&s->lock);
 }
 

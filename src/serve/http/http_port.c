@@ -322,7 +322,7 @@ static struct status port_commit(void *user, struct lead *l, int32_t group)
     batches_commit(p->batches);
     if (p->n_streams == 0) return status_ok();
     const struct status st = lead_visit(l, group, write_new_part, &all);
-    http_server_send(p->server);
+    http_server_send(p->server, clock_ns());
     return st;
 }
 

@@ -31,7 +31,8 @@ struct exchange {
     struct strbuf out; /* the answer's bytes, of which libmicrohttpd has copied [0, n_sent); emptied
                           when it has copied all */
     size_t n_sent;
-    int file; /* the first n_file bytes of this file are the answer; -1: none */
+    uint64_t sent_ns; /* when http_server_send last sent pieces of this stream; 0: not yet */
+    int file;         /* the first n_file bytes of this file are the answer; -1: none */
     uint64_t n_file;
     enum http_status status;
     const char *type; /* Content-Type; NULL: the answer has not begun */
@@ -39,6 +40,8 @@ struct exchange {
     bool was_posted, is_posted;   /* is_posted: the call is in the queue, or the lead has it */
     struct exchange *prev, *next; /* in the server's list of posted calls */
     struct exchange *next_waiting;
+    struct exchange *prev_unsent, *next_unsent; /* in the list of streams with unsent bytes */
+    bool is_unsent;                             /* it is in that list */
 };
 
 struct http_server {
@@ -54,8 +57,11 @@ struct http_server {
                                                       not taken */
     size_t n_open;                                 /* calls posted and not ended by the lead */
     size_t n_connected;                            /* calls posted and still connected */
-    size_t body_bytes; /* bytes of all bodies that have not been freed */
-    bool has_unsent;   /* exchange_write has added bytes since the last http_server_send */
+    size_t body_bytes;             /* bytes of all bodies that have not been freed */
+    struct exchange *first_unsent; /* list of the streams to which exchange_write has added bytes
+                                      that http_server_send has not sent */
+    size_t n_writing;              /* the length of this list at the last http_server_send */
+    uint64_t sent_ns;              /* when that was */
     bool refuses;
     uint64_t last_end_ns, mean_end_ns; /* the last end of a call; mean time between recent ends */
 };

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The largest table in memory, 16 MiB, while ids may move to a file. */
-enum { SLOTS_MAX = 1 << 20 };
+/* The largest table in memory, 4 MiB, while ids may move to a file. */
+enum { SLOTS_MAX = 1 << 18 };
 
 static bool is_free(struct id_hash h)
 {
@@ -53,6 +53,17 @@ void id_set_spill_beside(struct id_set *s, const char *path)
     s->spill_path = path;
 }
 
+/* Moves the table's ids to its first slots. Only id_set_grow may use the table afterwards. */
+static void gather(struct id_set *s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_slots; i++) {
+        const struct id_hash h = s->slots[i];
+        s->slots[i] = ID_HASH_NONE;
+        if (!is_free(h)) s->slots[n++] = h;
+    }
+}
+
 /* Moves the table's ids to the file. */
 static struct status spill(struct id_set *s)
 {
@@ -60,18 +71,11 @@ static struct status spill(struct id_set *s)
         TRY(mem_alloc(&s->spill, 1, sizeof *s->spill, "set of custom_ids"));
         TRY(id_spill_init(s->spill, s->spill_path));
     }
-    struct id_hash *ids = NULL;
-    TRY(mem_alloc(&ids, s->n, sizeof *ids, "set of custom_ids"));
-    size_t n = 0;
-    for (size_t i = 0; i < s->n_slots; i++) {
-        if (!is_free(s->slots[i])) ids[n++] = s->slots[i];
-    }
-    const struct status st = id_spill_add(s->spill, ids, n);
-    mem_free(&ids);
-    if (status_failed(&st)) return st;
+    gather(s);
+    TRY(id_spill_add(s->spill, s->slots, s->n));
     memset(s->slots, 0, s->n_slots * sizeof *s->slots);
     s->n = 0;
-    return st;
+    return status_ok();
 }
 
 /* Makes room for one more id: grows the table, or, if it has reached its limit, moves its ids to

@@ -188,6 +188,11 @@ void request_run_last(struct request *r)
     ((struct request_ask *)r->ask)->priority = INT32_MAX;
 }
 
+bool request_runs_last(const struct request *r)
+{
+    return r->ask->priority == INT32_MAX;
+}
+
 struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops)
 {
     const size_t n = r->n_tokens - r->n_prompt, n_tops = (size_t)r->ask->n_tops;

@@ -388,8 +388,10 @@ struct status request_fail(struct request *r, const char *code, const char *mess
  * has. Errors: STATUS_MEMORY. */
 struct status request_rename(struct request *r, const char *name);
 
-/* Local. Makes r run after all requests of any other priority; for a server's batch lines. */
+/* Local. request_run_last makes r run after all requests of any other priority; for a server's
+ * batch lines. */
 void request_run_last(struct request *r);
+bool request_runs_last(const struct request *r);
 
 /* request_answer.c. Local. Takes a sampled token: appends it, extends the text, and sets r->finish
  * when the token ends the request: "stop" for an end id, a stop string or a complete grammar,

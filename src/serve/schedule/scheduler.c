@@ -3,6 +3,7 @@
  * oldest sequence always advances. */
 #include "serve/schedule/scheduler.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "serve/schedule/adjusts.h"
 #include "serve/schedule/scheduler_private.h"
@@ -70,7 +71,7 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
     TRY(mem_alloc(&s, 1, sizeof *s, "scheduler"));
     struct status st;
     s->o = o;
-    s->step_rows = s->o.flags.step_tokens;
+    s->step_rows = s->budget = s->o.flags.step_tokens;
     s->predicted_odds = drafting_predicted_odds(&(struct drafting){0});
     s->stats = stats;
     const size_t n = (size_t)options->n_replicas;
@@ -130,6 +131,9 @@ struct status scheduler_submit(struct scheduler *s, struct request *r)
     }
     q->id = (int32_t)(s->n_submitted++ & INT32_MAX);
     q->slot = -1;
+    s->n_streams += r->ask->streams;
+    s->n_last += request_runs_last(r);
+    if (!request_runs_last(r)) s->came_ns = clock_ns();
     sequence_list_put_from_tail(&s->waiting, q);
     return st;
 }
@@ -277,7 +281,7 @@ static bool must_wait(const struct scheduler *s, const struct sequence *q, size_
 static struct status give_rows(struct scheduler *s, struct microbatch *m, struct sequence *q)
 {
     size_t n = n_in_one_chunk(s, q);
-    const size_t left = m->n_rows < s->step_rows ? (size_t)(s->step_rows - m->n_rows) : 0;
+    const size_t left = m->n_rows < s->budget ? (size_t)(s->budget - m->n_rows) : 0;
     if (must_wait(s, q, left)) return status_ok();
     if (n > (size_t)s->o.flags.chunk_tokens) n = (size_t)s->o.flags.chunk_tokens;
     if (n > left) n = left;
@@ -346,7 +350,7 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
     const int64_t n_needed = scheduler_blocks_held(s, q->r->n_tokens) - match->n_shared;
     const int64_t spare = replica->n_running == 0 ? 0 : n_blocks / 100 + replica->n_kept;
     const int64_t part = (n_blocks + s->o.n_groups - 1) / s->o.n_groups;
-    if (m->n_rows >= s->step_rows || m->running.n >= group_share(s)) return false;
+    if (m->n_rows >= s->budget || m->running.n >= group_share(s)) return false;
     if (s->o.flags.max_batch > 0 && replica->n_running >= (size_t)s->o.flags.max_batch)
         return false;
     if (s->o.n_state_slots > 0 && replica->slots.n_free == 0) return false;
@@ -410,6 +414,14 @@ static struct status admit(struct scheduler *s, int32_t group)
     }
 }
 
+/* True when someone may see how long the next steps take (scheduler_plan). */
+static bool step_is_seen(const struct scheduler *s)
+{
+    const uint64_t calm_ns = 60000000000u;
+    if (!s->o.eases_step || s->n_streams > 0) return true;
+    return s->n_last > 0 && s->came_ns > 0 && clock_ns() - s->came_ns < calm_ns;
+}
+
 /* Keeps fewer blocks free after CALM_PLANS plans without a preemption. */
 static void calm_down(struct replica *replica)
 {
@@ -423,6 +435,7 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
 {
     step_plan_clear(plan, PLAN_RUN, step);
     s->plan = plan;
+    s->budget = step_is_seen(s) ? s->step_rows : s->o.flags.step_tokens;
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         struct replica *replica = &s->replicas[i];
         if (replica->groups[group].n_flight > 0) {

@@ -23,6 +23,8 @@ static void scheduler_commit_finish(struct scheduler *s, struct sequence *q)
         sequence_list_take(&s->waiting, q);
     }
     q->state = SEQUENCE_FINISHED;
+    s->n_streams -= q->r->ask->streams;
+    s->n_last -= request_runs_last(q->r);
     sequence_list_put(&s->finished, q, NULL);
     const size_t n_generated = q->r->n_tokens - q->r->n_prompt - q->r->n_resumed;
     if (q->r->error.code == NULL) latency_add(&s->stats->e2e, clock_ns() - q->first_plan_ns);

@@ -90,7 +90,7 @@ static struct status make_drafts(struct scheduler *s, struct drafting_step *step
  * rows evenly. */
 static struct status give(struct scheduler *s, struct drafting_step *step, struct microbatch *m)
 {
-    int32_t left = DRAFTING_ROWS < s->step_rows ? DRAFTING_ROWS : s->step_rows, n_open = 0;
+    int32_t left = DRAFTING_ROWS < s->budget ? DRAFTING_ROWS : s->budget, n_open = 0;
     left -= m->n_rows;
     for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
         q->n_drafts = 0;

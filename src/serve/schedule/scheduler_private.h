@@ -55,8 +55,13 @@ struct scheduler {
     struct replica *replicas; /* [n_replicas] */
     size_t n_running;
     uint64_t n_submitted;
-    int32_t step_rows;    /* the budget of rows of a replica in one step: step_tokens or less */
-    float predicted_odds; /* recent probability that a guess of the prediction layer is right */
+    int32_t step_rows;        /* the rows of a replica that step_ns allows in one step: step_tokens
+                                 or less */
+    int32_t budget;           /* the most rows of a replica in the step being planned: step_rows or
+                                 step_tokens */
+    size_t n_streams, n_last; /* unfinished sequences that are streamed, and that run last */
+    uint64_t came_ns;         /* when the last sequence came that does not run last */
+    float predicted_odds;     /* recent probability that a guess of the prediction layer is right */
     struct adjusts draft_adjusts; /* for a sequence and its drafts so far, while its drafts are
                                      planned */
     struct step_plan *plan;       /* the plan that is being made */
