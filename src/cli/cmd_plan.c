@@ -4,6 +4,7 @@
 #include "cli/cmd.h"
 #include "cli/plan_forecast.h"
 #include "cli/plan_model.h"
+#include "draft/draft_model.h"
 #include "job/job_options.h"
 #include "job/job_paths.h"
 #include "parallel/layout/layout_choose.h"
@@ -134,6 +135,38 @@ static struct status no_fit(const struct layout_budget *b, const struct topo *t)
                        (double)t->nodes[0].memory_bytes / gib);
 }
 
+/* Sets *out to the memory of --draft on rank 0; zeros without it. */
+static struct status plan_draft(const struct plan_options *o, uint32_t context,
+                                struct draft_memory *out)
+{
+    const char *path = o->job.files.draft;
+    const struct draft_limits limits = {context, o->job.model.kv_dtype, o->job.schedule.max_batch};
+    struct arch m;
+    struct layout_model layout_model;
+    *out = (struct draft_memory){0};
+    if (path == NULL) return status_ok();
+    if (o->flags.gpus_per_node > 0)
+        return status_make(STATUS_USAGE, "--draft: not with --device cuda, nor with "
+                                         "--gpus-per-node");
+    const struct plan_source source = {path, o->flags.dtype, NULL, NULL};
+    TRY(status_wrap(plan_model_read(&source, &m, &layout_model), "--draft"));
+    TRY(status_wrap(draft_model_check(&m), "--draft %s", path));
+    m.n_predict = 0;
+    return draft_memory_of(&layout_model, &limits, out);
+}
+
+/* Appends what rank 0 needs besides its part of the model. */
+static void report_draft(const char *path, const struct draft_memory *m, struct strbuf *out)
+{
+    const double mib = 1 << 20;
+    if (path == NULL) return;
+    strbuf_printf(out,
+                  "\nDraft     rank 0 alone also holds %s: weights %.1f MiB + workspace %.1f MiB + "
+                  "%u KV blocks %.1f MiB\n",
+                  path, (double)m->weights_bytes / mib, (double)m->workspace_bytes / mib,
+                  m->n_blocks, (double)m->kv_bytes / mib);
+}
+
 static struct status cmd_plan_report(const struct plan_options *o, struct layout_model *m,
                                      const struct topo *t)
 {
@@ -154,6 +187,7 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
                                    .rank_bytes = plan_rank_bytes(o->job.weights.memory_bytes),
                                    .device_bytes = gpu_bytes(&o->flags, t),
                                    .network_bytes_s = flags->network.gbit_s * 1e9 / 8};
+    struct draft_memory draft;
     const struct weights_fit fit = {.place = o->job.weights.place,
                                     .may_stream = o->flags.gpus_per_node == 0,
                                     .step_is_given = flags_is_given(&o->job.given, "step-tokens"),
@@ -161,6 +195,8 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
                                     .flags = flags};
     struct status st;
     bool fits = true;
+    TRY_GOTO(st, plan_draft(o, context, &draft), done);
+    budget.lead_bytes = draft_memory_bytes(&draft);
     m->keeps_windows =
         o->flags.gpus_per_node > 0 || context <= m->arch->attn.window || m->arch->encoder;
     TRY_GOTO(st, mem_alloc(&layout, 1, sizeof *layout, "layout"), done);
@@ -173,6 +209,7 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
         layout->expert_places = places;
     }
     TRY_GOTO(st, plan_report(layout, t, order, &budget, &text), done);
+    report_draft(o->job.files.draft, &draft, &text);
     if (load != NULL) TRY_GOTO(st, plan_report_experts(layout, load, &text), done);
     TRY_GOTO(st, plan_report_stream(layout, t, order, &budget, o->flags.disk_gb_s * 1e9, &text),
              done);
@@ -245,6 +282,8 @@ static struct status plan_run(const struct plan_options *o, struct config env)
                            m.context, o->job.model.max_model_len);
     if (o->job.files.nodes == NULL) TRY(check_no_nodes(&o->job));
     if (o->job.files.nodes != NULL) TRY(check_nodes(f));
+    if (o->job.files.nodes != NULL && o->job.files.draft != NULL)
+        return status_make(STATUS_USAGE, "--draft: a forecast (--nodes) knows no draft tokens");
     if (o->job.files.nodes != NULL)
         return plan_forecast(&o->forecast, &o->job, env, &layout_model, f->model,
                              flags_is_given(&o->job.given, "disk") ? f->disk_gb_s * 1e9 : 0);

@@ -201,6 +201,8 @@ static struct status job_start(struct job *j)
     PHASE(job_read_model(j));
     PHASE(job_check_tier(j));
     PHASE(loader_check_same(j->ckpt, comm_handle(j->comm, COMM_WORLD)));
+    if (j->draft != NULL)
+        PHASE(loader_check_same(draft_model_ckpt(j->draft), comm_handle(j->comm, COMM_WORLD)));
     PHASE(check_drain(j));
     TRY(comm_gather_topo(j->comm, &j->topo));
     job_measure_program(j);
@@ -234,9 +236,11 @@ static struct status job_start(struct job *j)
     TRY(weights_load(&source, &j->weights, &j->loaded));
     TRY(load_adapters(j, &source));
     PHASE(job_devices_same(j));
+    PHASE(job_draft_load(j));
     PHASE(check_drain(j));
     PHASE(job_size_memory(j));
     PHASE(start_engine(j));
+    PHASE(job_draft_start(j));
     PHASE(start_lead(j));
     PHASE(check_drain(j));
     return status_ok();
@@ -478,6 +482,7 @@ void job_close(struct job *j)
     if (j->files.journal_folder_is_new) (void)rmdir(j->o->files.journal);
     job_embed_fini(&j->embed);
     job_text_fini(&j->text);
+    draft_model_destroy(&j->draft);
     engine_destroy(&j->engine);
     job_adapters_fini(&j->adapters);
     weights_destroy(&j->weights);

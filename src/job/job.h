@@ -13,6 +13,7 @@
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/file/logits_file.h"
 #include "checkpoint/load/loader.h"
+#include "draft/draft_model.h"
 #include "engine/engine.h"
 #include "job/drain.h"
 #include "job/job_adapters.h"
@@ -106,7 +107,8 @@ struct job {
     struct engine *engine;
     struct job_forecast *forecast;   /* NULL: no --nodes */
     struct drafting_cost draft_cost; /* set for --speculate auto and ngram */
-    bool no_repeats;                 /* set for --speculate mtp */
+    bool no_repeats;                 /* set for --speculate mtp, and for a number with --draft */
+    struct draft_model *draft;       /* of --draft; owned; NULL: none. Loaded on the lead only */
     struct hidden_layers hidden;     /* of --save-hidden; n 0: none */
     struct job_times times;
     bool is_drained;

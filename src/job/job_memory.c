@@ -54,6 +54,7 @@ static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
         .n_state_slots = layout_slots_wanted(&j->model, j->o->schedule.max_batch),
         .rank_bytes = rank_bytes,
         .adapter_bytes = j->adapters.n_bytes,
+        .lead_bytes = job_draft_bytes(j),
         .device_bytes = j->compute.device_bytes,
         .network_bytes_s = j->o->layout.network.gbit_s * 1e9 / 8,
         .estimate = job_forecast_estimate(j)};
@@ -111,12 +112,14 @@ static struct status refuse_bound(const struct job *j)
     return status_make(
         STATUS_USAGE,
         "--memory: a rank needs at least %.0f MiB, found %.0f MiB: program %.0f, weights that stay "
-        "in memory %.0f, adapters %.0f, %s%.0f, workspace of %u rows a step %.0f, one full context "
-        "of %u tokens %.0f; give more memory, more ranks, or a smaller --max-model-len or "
+        "in memory %.0f, adapters %.0f, draft model %.0f, %s%.0f, workspace of %u rows a step "
+        "%.0f, one full context of %u tokens %.0f; give more memory, more ranks, or a smaller "
+        "--max-model-len or "
         "--step-tokens",
         mib(fit.needed_bytes + uncounted_bytes(j)) + 1, mib(j->o->weights.memory_bytes),
         mib(uncounted_bytes(j)), mib(m.weights_bytes),
         mib(layout_adapter_bytes(j->layout, place.pp, &budget)),
+        mib(fit.worst_rank == 0 ? budget.lead_bytes : 0),
         m.stream_bytes > 0 ? "the least for streamed experts " : "streamed experts ",
         mib(m.stream_bytes), budget.step_tokens, mib(m.workspace_bytes + m.exchange_bytes),
         j->o->model.max_model_len, mib(kv_groups_context(j->layout, &budget) * m.kv_block_bytes));
@@ -208,7 +211,7 @@ static uint64_t bytes_to_divide(const struct job *j)
 {
     if (j->compute.device != NULL) return device_free_bytes(j->compute.device) / 10 * 6;
     const uint64_t free_here = free_bytes(j) / (uint64_t)comm_size(j->comm, COMM_HOST);
-    if (j->o->weights.memory_bytes == 0) return free_here / 10 * 6;
+    if (j->o->weights.memory_bytes == 0) return less(free_here, job_draft_later_bytes(j)) / 10 * 6;
     const struct layout_place place =
         layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
     const struct layout_budget budget = budget_of(j, 0);
@@ -216,7 +219,8 @@ static uint64_t bytes_to_divide(const struct job *j)
         layout_memory_of(j->layout, place, budget.kv, budget.step_tokens);
     const uint64_t adapted = adapters_row_bytes(j->adapters.loaded) * budget.step_tokens;
     const uint64_t taken = mem_resident_bytes() + m.workspace_bytes + m.exchange_bytes + adapted +
-                           saved_bytes(j) + moving_bytes(j) + UNCOUNTED_BYTES / 2;
+                           saved_bytes(j) + moving_bytes(j) + job_draft_later_bytes(j) +
+                           UNCOUNTED_BYTES / 2;
     return less(j->o->weights.memory_bytes, taken);
 }
 

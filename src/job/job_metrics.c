@@ -91,6 +91,9 @@ static void put_counts(const struct serve_summary *m, struct strbuf *s)
     job_metrics_put(s, "result_hit_tokens", m->n_result_hit_tokens);
     job_metrics_put(s, "drafts", m->n_drafts);
     job_metrics_put(s, "right_drafts", m->n_right_drafts);
+    job_metrics_put(s, "model_drafts", m->model_drafts.n);
+    job_metrics_put(s, "right_model_drafts", m->model_drafts.n_right);
+    put_real(s, "drafting_s", (double)m->model_drafts.ns * 1e-9);
     job_metrics_put(s, "guesses", m->n_guesses);
     job_metrics_put(s, "right_guesses", m->n_right_guesses);
     job_metrics_put(s, "preemptions", m->n_preemptions);

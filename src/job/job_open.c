@@ -89,8 +89,8 @@ static struct drafting_cost draft_cost(const struct layout_model *m)
 
 /* Decides whether to load the prediction layer: only if the checkpoint has one and its guesses may
  * be used. They may not if a row depends on its batch, with --expert-load or --expert-replan, whose
- * lists have only the other layers, or on a device. If experts stream, job_fit_layout drops the
- * layer again. */
+ * lists have only the other layers, on a device, or beside a draft model. If experts stream,
+ * job_fit_layout drops the layer again. */
 static struct status settle_prediction(struct job *j)
 {
     const struct job_options *o = j->o;
@@ -99,7 +99,8 @@ static struct status settle_prediction(struct job *j)
     const bool may = (ways == SCHEDULE_DRAFTS_AUTO || ways == SCHEDULE_DRAFTS_MTP) &&
                      o->mode == LEAD_GENERATE && o->run_instead == NULL && !o->run.dry_run &&
                      o->capacity.policy == CAPACITY_DROPLESS && o->device.device == DEVICE_CPU &&
-                     o->layout.expert_load == NULL && o->layout.expert_replan == 0;
+                     o->layout.expert_load == NULL && o->layout.expert_replan == 0 &&
+                     o->files.draft == NULL;
     if (ways == SCHEDULE_DRAFTS_MTP && !has)
         return status_make(STATUS_USAGE, "--speculate mtp: %s has no prediction layer",
                            o->files.model);
@@ -182,7 +183,8 @@ static struct status settle_head(struct job *j)
 }
 
 /* Sets the number of draft tokens; 0 unless may_share. A number given by the user is used as it is,
- * and `mtp` uses every guess; `auto` and `ngram` draft as many as are worth their cost. On a device
+ * of the draft model's tokens if there is one, and `mtp` uses every guess; `auto` and `ngram` draft
+ * as many as are worth their cost. On a device
  * `auto` must be asked for: its steps were never timed, and drafts change the shapes of steps,
  * which recorded graphs replay. */
 static void settle_drafts(struct job *j, bool may_share)
@@ -190,7 +192,7 @@ static void settle_drafts(struct job *j, bool may_share)
     struct schedule_flags *f = &j->options.schedule;
     const bool is_asked = flags_is_given(&j->o->given, "speculate");
     const bool is_auto = f->n_drafts < 0;
-    j->no_repeats = f->n_drafts == SCHEDULE_DRAFTS_MTP;
+    j->no_repeats = f->n_drafts == SCHEDULE_DRAFTS_MTP || (!is_auto && j->draft != NULL);
     if (is_auto && !j->no_repeats) j->draft_cost = draft_cost(&j->layout_model);
     if (is_auto) f->n_drafts = AUTO_DRAFTS;
     if (!is_asked && j->o->device.device != DEVICE_CPU) f->n_drafts = 0;
@@ -330,6 +332,7 @@ static struct status settle_context(struct job *j)
 struct status job_read_limits(struct job *j)
 {
     TRY(settle_context(j));
+    TRY(job_draft_open(j));
     settle_scheduling(j);
     settle_step_time(j);
     return check_step_tokens(j);
@@ -503,6 +506,7 @@ struct status job_open_lead(struct job *j)
                                          .drafts.cost = j->draft_cost,
                                          .drafts.predicts = j->model.n_predict > 0,
                                          .drafts.no_repeats = j->no_repeats,
+                                         .drafts.model = job_draft_source(j),
                                          .logits = j->files.logits != NULL ? sink_logits : NULL,
                                          .logits_user = j->files.logits,
                                          .is_dry_run = o->run.dry_run,

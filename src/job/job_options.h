@@ -40,6 +40,10 @@
          .commands = IN_ANSWERS | IN_SCORE,                                                        \
          .help = "a low-rank adapter (LoRA) that lines may name as \"adapter\"; may be given "     \
                  "several times")                                                                  \
+    FLAG(const char *, draft, "draft", OF_TEXT("FILE.h5"), .commands = IN_ANSWERS | IN_PLAN,       \
+         .help = "a second, smaller checkpoint with the same tokenizer. Its tokens are drafts, "   \
+                 "which the model checks: several in a step where that pays, or as many as "       \
+                 "--speculate N says; results are the same")                                       \
     FLAG(const char *, prompt_template, "prompt-template", OF_TEXT("FILE"),                        \
          .commands = IN_GENERATE | IN_SCORE,                                                       \
          .help = "the prompt is made from each line's members by this Jinja template")             \

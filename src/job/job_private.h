@@ -13,8 +13,9 @@ struct status job_check_options(struct job *j);
  * Errors: STATUS_INPUT, STATUS_USAGE, STATUS_MEMORY. */
 struct status job_read_model(struct job *j);
 
-/* Local. Does the part of job_read_model that needs only j->model: context, caches, step size. A
- * dry run without a checkpoint calls it directly. Errors: STATUS_USAGE. */
+/* Local. Does the part of job_read_model that needs only j->model: context, draft model, caches,
+ * step size. A dry run without a checkpoint, which has no draft model, calls it directly. Errors:
+ * STATUS_USAGE, job_draft_open's. */
 struct status job_read_limits(struct job *j);
 
 /* Local, lead. Opens the job's files and creates j->lead. Called before the weights are loaded, so
@@ -92,6 +93,25 @@ void job_init(struct job *j, const struct job_options *options, struct config en
 
 /* Local. Frees everything except comm and watchdog. */
 void job_close(struct job *j);
+
+/* --- job_draft.c: without --draft nothing is done, and no bytes are needed --- */
+
+/* Local. Opens the draft model: sets j->draft. Errors: STATUS_USAGE (flags and models with which it
+ * cannot be used, other tokens), STATUS_INPUT, STATUS_MEMORY. */
+struct status job_draft_open(struct job *j);
+
+/* Local. Return the bytes that the lead needs for the draft model; and those that this rank will
+ * still take for it after draft_model_load. */
+uint64_t job_draft_bytes(const struct job *j);
+uint64_t job_draft_later_bytes(const struct job *j);
+
+/* Local. On the lead, load the draft model's weights, and make the rest once the memory is divided.
+ * Errors: draft_model_load's, draft_model_start's. */
+struct status job_draft_load(struct job *j);
+struct status job_draft_start(struct job *j);
+
+/* Local. Returns the draft model as the scheduler sees it. */
+struct draft_source job_draft_source(const struct job *j);
 
 /* --- job_experts.c --- */
 

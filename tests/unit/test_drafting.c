@@ -185,6 +185,45 @@ static void a_layer_guesses_while_it_pays(void)
     CU_ASSERT_EQUAL(step.most_rows, 2);
 }
 
+/* The number of draft tokens for each of n sequences, alone in the step, if those of a draft model
+ * are right with probability `odds` and its step takes `model_step` of the model's. */
+static int32_t asked(const struct drafting_cost *cost, float odds, int32_t n, float model_step)
+{
+    float all[DRAFTING_ROWS], saved;
+    struct drafting_step step = {.most_rows = n, .n_good = (float)n};
+    for (int32_t i = 0; i < n; i++) all[i] = odds;
+    drafting_times(cost, step.times);
+    const struct drafting_asked a = {.odds = all, .n = n, .n_busiest = n, .step = model_step};
+    const int32_t best = drafting_asked_worth(&a, &step, (DRAFTING_ROWS - n) / n, &saved);
+    CU_ASSERT((best > 0) == (saved > 0) || cost->row == 0);
+    CU_ASSERT(saved < 1);
+    return best;
+}
+
+static void a_draft_model_is_asked_where_it_pays(void)
+{
+    const struct drafting_cost unknown = {0};
+    CU_ASSERT(asked(&floats, 0.9f, 1, 0.05f) >= 4);
+    CU_ASSERT(asked(&floats, 0.99f, 1, 0.05f) > asked(&floats, 0.8f, 1, 0.05f));
+    CU_ASSERT(asked(&floats, 0.9f, 1, 0.3f) < asked(&floats, 0.9f, 1, 0.05f));
+    CU_ASSERT_EQUAL(asked(&floats, 1, 1, 1), 0); /* a draft costs what it saves */
+    CU_ASSERT_EQUAL(asked(&floats, 0.2f, 1, 0.05f), 0);
+    CU_ASSERT(asked(&floats, 0.9f, 4, 0.05f) > 0);
+    CU_ASSERT_EQUAL(asked(&codes, 0.9f, 8, 0.05f), 0); /* each row costs its full share */
+    CU_ASSERT_EQUAL(asked(&unknown, 0.1f, 2, 5), 15);  /* the user gave the number */
+    CU_ASSERT_DOUBLE_EQUAL(drafting_expected(0.5f, 3), 0.875, 1e-6);
+}
+
+/* A step during which the CPU was taken away says little about what steps take. */
+static void slow_steps_hardly_count(void)
+{
+    double ns = drafting_usual_ns(0, 900);
+    for (int i = 0; i < 1000; i++) ns = drafting_usual_ns(ns, i % 10 == 3 ? 50000 : 100);
+    CU_ASSERT(ns >= 100 && ns < 115);
+    for (int i = 0; i < 1000; i++) ns = drafting_usual_ns(ns, 300);
+    CU_ASSERT(ns > 280 && ns <= 300);
+}
+
 static void a_full_step_takes_no_guess(void)
 {
     struct drafting d = {.n_same = 8, .odds = {0.8f, 0.8f, 0.8f}};
@@ -341,6 +380,70 @@ static void no_way_of_guessing_changes_a_byte(void)
     tokenizer_destroy(&t);
 }
 
+/* A draft model that proposes any tokens, and sometimes fewer than it was asked for. */
+static struct status propose_any(void *user, struct draft_ask *asks, size_t n)
+{
+    size_t *n_asked = user;
+    for (size_t i = 0; i < n; i++) {
+        struct draft_ask *a = &asks[i];
+        uint64_t x = (uint64_t)a->id * 7919 + a->n_tokens + 1;
+        for (int k = 0; k < 4; k++) (void)fake_random(&x);
+        CU_ASSERT_FATAL(a->n_tokens > 0 && a->n_most > 0 && a->n_most <= SEQUENCE_DRAFTS_MAX);
+        a->n = (int32_t)fake_between(&x, 0, a->n_most);
+        for (int32_t k = 0; k < a->n; k++)
+            a->drafts[k] = (int32_t)fake_between(&x, 0, FAKE_VOCAB - 1);
+        *n_asked += (size_t)a->n_most;
+    }
+    return status_ok();
+}
+
+static size_t knows_none(void *user, const struct draft_ask *ask)
+{
+    (void)user, (void)ask;
+    return 0;
+}
+
+static double takes_no_time(void *user)
+{
+    (void)user;
+    return 1e-3;
+}
+
+/* The number of drafts is given, then chosen by the cost. */
+static void no_draft_model_changes_a_byte(void)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    struct strbuf lines, without, with;
+    size_t n_asked = 0;
+    strbuf_init(&lines);
+    strbuf_init(&without);
+    strbuf_init(&with);
+    for (int i = 0; i < N_LINES; i++)
+        strbuf_printf(&lines, "{\"prompt\":\"some%dwords\",\"max_tokens\":60,%s}\n", i,
+                      fields[i % N_FIELDS]);
+    for (int i = 0; i < 4; i++) {
+        struct serve_summary summary = {0};
+        struct lead_options o = util_lead_options(t, NULL, NULL);
+        o.n_groups = 1 + i % 2;
+        o.schedule.max_batch = 5;
+        o.schedule.n_drafts = i == 0 ? 0 : i == 1 ? 4 : 15;
+        if (i == 3) o.drafts.cost = floats;
+        if (i > 0)
+            o.drafts.model =
+                (struct draft_source){propose_any, knows_none, takes_no_time, &n_asked};
+        util_lead_run_text(&o, &lines, &summary, i == 0 ? &without : &with);
+        CU_ASSERT_EQUAL(summary.n_error_rows, 0);
+        if (i > 0) CU_ASSERT_STRING_EQUAL(without.data, with.data);
+        CU_ASSERT_EQUAL(summary.model_drafts.n > 0, i > 0);
+        CU_ASSERT(summary.model_drafts.n <= summary.n_drafts && summary.n_drafts <= n_asked);
+        n_asked = 0;
+    }
+    strbuf_fini(&lines);
+    strbuf_fini(&without);
+    strbuf_fini(&with);
+    tokenizer_destroy(&t);
+}
+
 void suite_drafting(CU_pSuite suite);
 void suite_drafting(CU_pSuite suite)
 {
@@ -353,6 +456,10 @@ void suite_drafting(CU_pSuite suite)
     CU_add_test(suite, "odds below the cost bring hardly any",
                 odds_below_the_cost_bring_hardly_any);
     CU_add_test(suite, "a layer guesses while it pays", a_layer_guesses_while_it_pays);
+    CU_add_test(suite, "a draft model is asked where it pays",
+                a_draft_model_is_asked_where_it_pays);
+    CU_add_test(suite, "slow steps hardly count", slow_steps_hardly_count);
+    CU_add_test(suite, "no draft model changes a byte", no_draft_model_changes_a_byte);
     CU_add_test(suite, "a full step takes no guess", a_full_step_takes_no_guess);
     CU_add_test(suite, "experts are met once", experts_are_met_once);
     CU_add_test(suite, "other replicas wait, too", other_replicas_wait_too);

@@ -168,6 +168,31 @@ struct status comm_start(int *argc, char ***argv, struct comm **out)
     return status_ok();
 }
 
+struct status comm_alone(const struct comm *c, struct comm **out)
+{
+    struct comm *alone = NULL;
+    *out = NULL;
+    TRY(mem_alloc(&alone, 1, sizeof *alone, "communicators"));
+    const struct status st = mem_alloc(&alone->parts, 2, sizeof *alone->parts, "communicators");
+    if (status_failed(&st)) {
+        mem_free(&alone);
+        return st;
+    }
+    flight_init(&alone->own_flight);
+    alone->flight = &alone->own_flight;
+    alone->pretended_host = -1;
+    alone->team = c->team;
+    alone->has_stages =
+        c->has_stages; /* messages of the other stages move by this rank's polling */
+    for (int i = 0; i < COMM_AXIS_COUNT; i++) {
+        MPI_Comm self;
+        comm_check(alone, MPI_Comm_dup(MPI_COMM_SELF, &self), "dup", (enum comm_axis)i);
+        set_axis(alone, (enum comm_axis)i, self);
+    }
+    *out = alone;
+    return st;
+}
+
 struct status comm_gather_topo(struct comm *c, struct topo **out)
 {
     *out = NULL;

@@ -66,6 +66,11 @@ struct status comm_gather_topo(struct comm *c, struct topo **out);
  * STATUS_MEMORY. */
 struct status comm_split(struct comm *c, const struct layout *l, const uint32_t *order);
 
+/* Local, after comm_split. Makes communicators in which this rank is alone on every axis, for
+ * another model that it computes by itself. They use the team of `c` and are freed by comm_stop,
+ * which does not end MPI then. Errors: STATUS_MEMORY. */
+struct status comm_alone(const struct comm *c, struct comm **out);
+
 /* Local, for tests; before comm_split, on all ranks. From then on this rank shares memory only with
  * ranks of its machine that gave the same number, as if each number were a host. */
 void comm_pretend_host(struct comm *c, int host);

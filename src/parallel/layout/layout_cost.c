@@ -67,7 +67,8 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
             const uint32_t rank = layout_rank_of(l, i / l->tp, pp, i % l->tp);
             const struct layout_memory m =
                 layout_memory_of(l, layout_place_of(l, rank), budget->kv, budget->step_tokens);
-            const uint64_t fixed = layout_fixed_bytes(&m) + layout_adapter_bytes(l, pp, budget);
+            const uint64_t fixed = layout_fixed_bytes(&m) + layout_adapter_bytes(l, pp, budget) +
+                                   (rank == 0 ? budget->lead_bytes : 0);
             if (fixed + needed(&m, budget, context_blocks) > fit.needed_bytes) {
                 fit.needed_bytes = fixed + needed(&m, budget, context_blocks);
                 fit.worst_rank = rank;

@@ -26,6 +26,7 @@ struct status lead_start(struct lead *l, const struct lead_pools *pools)
         .draft_cost = o->drafts.cost,
         .predicts = o->drafts.predicts,
         .no_repeats = o->drafts.no_repeats,
+        .draft_model = o->drafts.model,
         .drafter = o->drafts.drafter,
         .drafter_user = o->drafts.user,
         .logits = o->mode == LEAD_SCORE ? o->logits : NULL,

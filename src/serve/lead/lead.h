@@ -26,6 +26,7 @@ struct lead_port;
 struct lead_drafts {
     struct drafting_cost cost;
     bool predicts, no_repeats; /* as in struct scheduler_options (serve/schedule/scheduler.h) */
+    struct draft_source model; /* draft_model there */
     drafter_fn *drafter;
     void *user;
 };

@@ -178,6 +178,42 @@ bool drafting_pays(const struct drafting_cost *cost, const float *times, float o
     return (1 + odds) * now > times[2 * n_rows] + cost->predict * now;
 }
 
+float drafting_expected(float odds, int32_t n)
+{
+    float all = 0, next = 1;
+    for (int32_t i = 0; i < n; i++) all += next *= odds;
+    return all;
+}
+
+int32_t drafting_asked_worth(const struct drafting_asked *a, const struct drafting_step *step,
+                             int32_t n_most, float *saved)
+{
+    static const float least_gain = 1.05f; /* the times are estimates */
+    *saved = 0;
+    if (step->times[1] == 0) return n_most;
+    const float alone = time_of(step, 0) / step->n_good;
+    const int32_t n_rows = a->n < DRAFTING_ROWS ? a->n : DRAFTING_ROWS;
+    int32_t best = 0;
+    for (int32_t k = 1; k <= n_most; k++) {
+        float n_good = step->n_good;
+        for (int32_t i = 0; i < a->n; i++) n_good += drafting_expected(a->odds[i], k);
+        const float drafting = (float)k * a->step * step->times[n_rows] / step->times[1];
+        const float time = time_of(step, step->most_rows + k * a->n_busiest) + drafting;
+        if (time / n_good * least_gain > alone || alone - time / n_good <= *saved) continue;
+        *saved = alone - time / n_good;
+        best = k;
+    }
+    return best;
+}
+
+double drafting_usual_ns(double so_far, double ns)
+{
+    const double more = ns - so_far;
+    if (so_far == 0) return ns;
+    if (more <= 0) return so_far + more / 4;
+    return so_far + (more < so_far / 4 ? more : so_far / 4) / 16;
+}
+
 void drafting_learn_predicted(struct drafting *d, bool is_right)
 {
     const float odds = drafting_predicted_odds(d);

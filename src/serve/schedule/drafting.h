@@ -33,7 +33,8 @@ struct drafting {
     uint8_t n_tried[DRAFTING_LENGTHS]; /* trials on which odds rests; stops growing at a limit */
     size_t from;                       /* position of the first draft token in the text */
     size_t n_same;                     /* length of the match before `from`; 0: no drafts */
-    float predicted_odds; /* probability that a guess of the prediction layer is right */
+    float predicted_odds; /* probability that a guess of the prediction layer, or a draft of the
+                             draft model, is right */
     uint8_t n_predicted;  /* trials on which predicted_odds rests; limited like n_tried */
 };
 
@@ -90,6 +91,30 @@ bool drafting_is_worth(float odds, struct drafting_step *step, int32_t n_rows);
  * layer and their rows cost, in steps of n_rows decoding sequences. times: as in drafting_step. */
 bool drafting_pays(const struct drafting_cost *cost, const float *times, float odds,
                    int32_t n_rows);
+
+/* The sequences that may get drafts from a draft model in a step. */
+struct drafting_asked {
+    const float *odds; /* [n] probability that a draft of each is right */
+    int32_t n;
+    int32_t n_busiest; /* the most of them in one replica */
+    float step;        /* time of a step of one row of the draft model; the unit is that of
+                          drafting_cost */
+};
+
+/* Local. Returns how many draft tokens for each sequence, at most n_most, give the most tokens per
+ * unit of time, which includes the draft model's steps; 0 unless they give clearly more than none.
+ * step->most_rows + n_most * a->n_busiest is at most DRAFTING_ROWS. *saved: the time that they save
+ * for each token. If step->times are all zeros, returns n_most. Changes nothing. */
+int32_t drafting_asked_worth(const struct drafting_asked *a, const struct drafting_step *step,
+                             int32_t n_most, float *saved);
+
+/* Local. Returns the expected number of right tokens among n drafts. */
+float drafting_expected(float odds, int32_t n);
+
+/* Local. Returns a new estimate of the time that a step usually takes, from the estimate so far (0:
+ * none) and the time of one more step. Steps during which the system gave the CPU to others hardly
+ * count. */
+double drafting_usual_ns(double so_far, double ns);
 
 /* Local. Updates predicted_odds with the outcome of one guess: whether it equals the sampled token.
  * This can be known even if no row of the step checked the guess. */

@@ -34,9 +34,10 @@ enum { SCHEDULE_DRAFTS_AUTO = -1, SCHEDULE_DRAFTS_MTP = -2, SCHEDULE_DRAFTS_NGRA
          .help =                                                                                   \
              "speculative decoding while few sequences run: one step checks several draft "        \
              "tokens. N: N drafts for each sequence, from where its last tokens stood before in "  \
-             "prompt or answer; ngram: the same, as many as paid lately; mtp: from the model's "   \
-             "prediction layer; auto: from both, where it pays; results are the same; off when "   \
-             "scoring, with a capacity factor, and, unless given, with --device cuda")             \
+             "prompt or answer, or with --draft from the draft model; ngram: from the text, as "   \
+             "many as paid lately; mtp: from the model's prediction layer; auto: from all of "     \
+             "these, where it pays; results are the same; off when scoring, with a capacity "      \
+             "factor, and, unless given, with --device cuda")                                      \
     FLAG(enum order_kind, order, "order", OF_CHOICE(ORDER_WORDS), .preset = "auto",                \
          .commands = IN_JOBS | IN_PLAN,                                                            \
          .help = "the order in which lines run, within a window; rows are written in the order "   \

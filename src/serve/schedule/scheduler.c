@@ -116,6 +116,9 @@ void scheduler_destroy(struct scheduler **scheduler)
     }
     mem_free(&s->replicas);
     adjusts_fini(&s->draft_adjusts);
+    mem_free(&s->model_asks.asks);
+    mem_free(&s->model_asks.of);
+    mem_free(&s->model_asks.odds);
     mem_free(&s->allowed);
     mem_free(&s->table);
     mem_free(scheduler);

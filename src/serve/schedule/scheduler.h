@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "plan/step_plan.h"
 #include "serve/request/request.h"
+#include "serve/schedule/draft_source.h"
 #include "serve/schedule/drafting.h"
 #include "serve/schedule/schedule_flags.h"
 #include "serve/schedule/sequence.h"
@@ -62,8 +63,10 @@ struct scheduler_options {
     bool eases_step;              /* flags.step_ns holds only while someone may see a step's time */
     struct drafting_cost draft_cost; /* all zeros: all drafts are checked, however improbable */
     bool predicts;   /* the model has a prediction layer, whose guesses are drafts too */
-    bool no_repeats; /* its guesses are the only drafts; none come from the request's own text */
-    drafter_fn *drafter; /* tests only; NULL: serve/schedule/drafting.h */
+    bool no_repeats; /* its guesses, or the draft model's tokens, are the only drafts; none come
+                        from the request's own text */
+    struct draft_source draft_model; /* not together with `predicts` */
+    drafter_fn *drafter;             /* tests only; NULL: serve/schedule/drafting.h */
     void *drafter_user;
     logits_sink_fn *logits; /* NULL: no logits are wanted */
     void *logits_user;

@@ -246,7 +246,7 @@ static struct status take_entries(struct scheduler *s, struct microbatch *m, str
     const int32_t n_drafts = q->n_drafts;
     int32_t n_right = 0;
     bool is_right = true;
-    scheduler_learn(q, &seqs[0], count_right(q, seqs));
+    scheduler_learn(s, q, &seqs[0], count_right(q, seqs));
     for (int32_t i = 0; i <= n_drafts; i++) {
         TRY(scheduler_commit_check_id(m, q, &seqs[i]));
         if (is_right) {
@@ -263,7 +263,9 @@ static struct status take_entries(struct scheduler *s, struct microbatch *m, str
     }
     s->stats->n_drafts += (uint64_t)n_drafts;
     if (n_drafts > 0) s->stats->n_right_drafts += (uint64_t)n_right;
-    q->n_drafts = 0;
+    if (q->n_proposed > 0) s->stats->model_drafts.n += (uint64_t)n_drafts;
+    if (q->n_proposed > 0) s->stats->model_drafts.n_right += (uint64_t)n_right;
+    q->n_drafts = q->n_proposed = 0;
     return status_ok();
 }
 
@@ -318,6 +320,7 @@ struct status scheduler_commit(struct scheduler *s, int32_t group, const struct 
     }
     adapt_budget(s, m);
     measure_step_rows(s, m);
+    scheduler_time_step(s, &s->replicas[result->replica], m);
     struct cursor c = {.result = result};
     if (result->n_hidden_rows > 0)
         TRY(s->o.store_rows(s->o.store_rows_user, result->hidden,

@@ -11,8 +11,8 @@
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
-/* Returns the most drafts that q can use; one more token is drawn after the last draft. */
-static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
+/* One more token is drawn after the last draft. */
+int32_t scheduler_drafts_usable(const struct scheduler *s, const struct sequence *q)
 {
     const int64_t n_drawn = (int64_t)(q->r->n_tokens - q->r->n_prompt);
     int64_t n = s->o.flags.n_drafts, left = q->r->ask->max_tokens - n_drawn - 1;
@@ -22,9 +22,7 @@ static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
     return n > 0 ? (int32_t)n : 0;
 }
 
-/* Returns how many of n draft tokens have room: in the blocks that q holds, and in the free blocks
- * of its replica beyond those that are kept (n_kept). */
-static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int32_t n)
+int32_t scheduler_drafts_placed(const struct scheduler *s, const struct sequence *q, int32_t n)
 {
     const struct replica *replica = &s->replicas[q->replica];
     int64_t n_blocks = (int64_t)q->n_blocks;
@@ -57,16 +55,25 @@ static float odds_of_guess(const struct scheduler *s, const struct sequence *q)
     return has_one ? drafting_predicted_odds(&q->drafting) : 0;
 }
 
+struct status scheduler_drafts_room(struct sequence *q)
+{
+    if (q->drafts != NULL) return status_ok();
+    return mem_alloc(&q->drafts, SEQUENCE_DRAFTS_MAX, sizeof *q->drafts, "drafts");
+}
+
 /* Writes q's draft tokens; *n is their number. */
 static struct status make_drafts(struct scheduler *s, struct drafting_step *step,
                                  struct sequence *q, int32_t n_rows, int32_t n_most, int32_t *n)
 {
     struct drafting *d = &q->drafting;
     const struct request *r = q->r;
-    if (q->drafts == NULL)
-        TRY(mem_alloc(&q->drafts, SEQUENCE_DRAFTS_MAX, sizeof *q->drafts, "drafts"));
+    TRY(scheduler_drafts_room(q));
     if (s->o.drafter != NULL) {
         *n = s->o.drafter(s->o.drafter_user, r, n_most, q->drafts);
+        return status_ok();
+    }
+    if (q->n_proposed > 0) {
+        *n = q->n_proposed < n_most ? q->n_proposed : n_most;
         return status_ok();
     }
     if (!s->o.no_repeats) TRY(drafting_look(d, r->tokens, r->n_tokens));
@@ -86,27 +93,41 @@ static struct status make_drafts(struct scheduler *s, struct drafting_step *step
     return status_ok();
 }
 
-/* Adds draft tokens to a microbatch whose other rows are planned. Its sequences share the remaining
- * rows evenly. */
-static struct status give(struct scheduler *s, struct drafting_step *step, struct microbatch *m)
+/* Finds the sequences that may get drafts. Returns their number. */
+static int32_t open_drafts(struct scheduler *s, struct microbatch *m)
 {
-    int32_t left = DRAFTING_ROWS < s->budget ? DRAFTING_ROWS : s->budget, n_open = 0;
-    left -= m->n_rows;
+    int32_t n_open = 0;
     for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
         q->n_drafts = 0;
+        q->n_proposed = 0;
         q->is_predicted = false;
         q->drafting.n_same = 0;
-        q->may_draft = q->n_rows == 1 && q->r->n_tokens - q->n_computed == 1 && n_usable(s, q) > 0;
+        q->may_draft = q->n_rows == 1 && q->r->n_tokens - q->n_computed == 1 &&
+                       scheduler_drafts_usable(s, q) > 0;
         n_open += q->may_draft;
     }
-    if (s->o.flags.n_drafts == 0 || left <= 0) return status_ok();
+    return n_open;
+}
+
+int32_t scheduler_drafts_left(const struct scheduler *s, const struct microbatch *m)
+{
+    const int32_t most = DRAFTING_ROWS < s->budget ? DRAFTING_ROWS : s->budget;
+    return s->o.flags.n_drafts == 0 || most < m->n_rows ? 0 : most - m->n_rows;
+}
+
+/* Adds draft tokens to a microbatch whose other rows are planned. Its sequences that may get some
+ * share the remaining rows evenly. */
+static struct status give(struct scheduler *s, struct drafting_step *step, struct microbatch *m)
+{
+    int32_t left = scheduler_drafts_left(s, m), n_open = m->n_open;
+    if (left == 0) return status_ok();
     for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
         if (!q->may_draft) continue;
-        int32_t n = n_usable(s, q);
+        int32_t n = scheduler_drafts_usable(s, q);
         const int32_t share = (left + n_open - 1) / n_open;
         n_open--;
         if (n > share) n = share;
-        TRY(make_drafts(s, step, q, m->n_rows, n_placed(s, q, n), &n));
+        TRY(make_drafts(s, step, q, m->n_rows, scheduler_drafts_placed(s, q, n), &n));
         q->n_drafts = n_fitting(q, n);
         m->n_rows += q->n_drafts;
         left -= q->n_drafts;
@@ -121,10 +142,12 @@ struct status scheduler_give_drafts(struct scheduler *s, int32_t group)
     struct drafting_step step = {0};
     drafting_times(&s->o.draft_cost, step.times);
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
-        const int32_t n_rows = s->replicas[i].groups[group].n_rows;
-        step.n_good += (float)n_rows;
-        if (n_rows > step.most_rows) step.most_rows = n_rows;
+        struct microbatch *m = &s->replicas[i].groups[group];
+        step.n_good += (float)m->n_rows;
+        if (m->n_rows > step.most_rows) step.most_rows = m->n_rows;
+        m->n_open = open_drafts(s, m);
     }
+    if (s->o.draft_model.propose != NULL) TRY(scheduler_ask_model(s, group, &step));
     for (int32_t i = 0; i < s->o.n_replicas; i++)
         TRY(give(s, &step, &s->replicas[i].groups[group]));
     return status_ok();
@@ -160,10 +183,12 @@ void scheduler_learn_guess(struct scheduler *s, struct sequence *q, int32_t toke
     s->stats->n_right_guesses += is_right;
 }
 
-void scheduler_learn(struct sequence *q, const struct result_seq *first, int32_t n_right)
+void scheduler_learn(struct scheduler *s, struct sequence *q, const struct result_seq *first,
+                     int32_t n_right)
 {
     struct drafting *d = &q->drafting;
-    int32_t n_tried = q->is_predicted ? 0 : q->n_drafts;
+    int32_t n_tried = q->is_predicted || q->n_proposed > 0 ? 0 : q->n_drafts;
+    if (q->n_proposed > 0) scheduler_learn_model(s, q, q->n_drafts, n_right);
     if (n_tried == 0) n_right = 0;
     if (n_tried == 0 && d->n_same > 0) { /* the first draft got no row, but can be compared */
         n_tried = 1;

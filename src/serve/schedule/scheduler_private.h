@@ -1,7 +1,7 @@
 /* The scheduler's internals, shared by scheduler.c (planning), scheduler_emit.c (a plan's entries),
  * scheduler_commit.c (results), scheduler_blocks.c (blocks of a sequence), scheduler_prefix.c
- * (blocks that requests share), scheduler_tier.c (blocks on disk) and scheduler_drafts.c (draft
- * tokens). */
+ * (blocks that requests share), scheduler_tier.c (blocks on disk), scheduler_drafts.c (draft
+ * tokens) and scheduler_model.c (those of a draft model). */
 #ifndef SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
 #define SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
 
@@ -18,6 +18,7 @@ struct microbatch {
     int32_t n_blocks;             /* blocks that these sequences took from the pool */
     int32_t n_rows;               /* rows planned so far in the step being planned, or rows in
                                      flight */
+    int32_t n_open;               /* sequences that may get drafts in the step being planned */
     uint64_t step, plan_ns;       /* number and time of the last plan; plan_ns 0: not needed */
     struct sequence **flight;     /* [n_flight], owned memory: the last plan's sequences in
                                      order; a preempted sequence stays until its result comes */
@@ -47,6 +48,14 @@ struct replica {
     int32_t n_calm; /* plans since the last preemption, or since n_kept shrank */
 };
 
+/* The drafts that are asked for in a step. */
+struct model_asks {
+    struct draft_ask *asks; /* [n] of capacity, as the next two; owned */
+    struct sequence **of;   /* the sequence of each */
+    float *odds;            /* probability that a draft of it is right */
+    size_t n, capacity;
+};
+
 struct scheduler {
     struct scheduler_options o;
     struct serve_summary *stats;
@@ -61,7 +70,12 @@ struct scheduler {
                                  step_tokens */
     size_t n_streams, n_last; /* unfinished sequences that are streamed, and that run last */
     uint64_t came_ns;         /* when the last sequence came that does not run last */
-    float predicted_odds;     /* recent probability that a guess of the prediction layer is right */
+    float predicted_odds;     /* recent probability that a guess of the prediction layer, or a draft
+                                 of the draft model, is right */
+    double row_ns;            /* time of a step of one row, from recent decoding steps; 0: not
+                                 measured. Only with a draft model */
+    int32_t n_timed;          /* steps on which row_ns rests, up to a limit */
+    struct model_asks model_asks;
     struct adjusts draft_adjusts; /* for a sequence and its drafts so far, while its drafts are
                                      planned */
     struct step_plan *plan;       /* the plan that is being made */
@@ -214,10 +228,37 @@ struct status scheduler_give_drafts(struct scheduler *s, int32_t group);
  * whose rows are planned. */
 bool scheduler_predicts(struct scheduler *s, int32_t group);
 
-/* scheduler_drafts.c. Local. Updates the probabilities of q's drafts from the text. first: the
- * result of q's own entry; n_right: how many of its drafts were right. Called before q takes the
- * results' tokens. */
-void scheduler_learn(struct sequence *q, const struct result_seq *first, int32_t n_right);
+/* scheduler_drafts.c. Local. Updates the probabilities of q's drafts from the text and from the
+ * draft model. first: the result of q's own entry; n_right: how many of its drafts were right.
+ * Called before q takes the results' tokens. */
+void scheduler_learn(struct scheduler *s, struct sequence *q, const struct result_seq *first,
+                     int32_t n_right);
+
+/* scheduler_drafts.c. Local. Returns the most drafts that q can use, and how many of n drafts have
+ * room in blocks: those that q holds, and the free ones of its replica beyond those that are kept
+ * (n_kept). */
+int32_t scheduler_drafts_usable(const struct scheduler *s, const struct sequence *q);
+int32_t scheduler_drafts_placed(const struct scheduler *s, const struct sequence *q, int32_t n);
+
+/* scheduler_drafts.c. Local. Makes room for q's drafts. Errors: STATUS_MEMORY. */
+struct status scheduler_drafts_room(struct sequence *q);
+
+/* scheduler_drafts.c. Local. Returns how many drafts the step being planned has room for. */
+int32_t scheduler_drafts_left(const struct scheduler *s, const struct microbatch *m);
+
+/* scheduler_model.c. Local. Lets the draft model propose drafts for the group's sequences that may
+ * get some, if that is worth its time: their q->drafts and q->n_proposed. Adds them to *step.
+ * Errors: STATUS_MEMORY, the draft model's. */
+struct status scheduler_ask_model(struct scheduler *s, int32_t group, struct drafting_step *step);
+
+/* scheduler_model.c. Local. Takes the time of m's step, which has just been computed. */
+void scheduler_time_step(struct scheduler *s, const struct replica *replica,
+                         const struct microbatch *m);
+
+/* scheduler_model.c. Local. Updates the probabilities of q's n_tried drafts from the draft model.
+ */
+void scheduler_learn_model(struct scheduler *s, struct sequence *q, int32_t n_tried,
+                           int32_t n_right);
 
 /* scheduler_drafts.c. Local. Updates the probability of the prediction layer's guesses by comparing
  * the last guess with `token`, before q takes it; token -1: none was sampled. */

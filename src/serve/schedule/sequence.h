@@ -44,10 +44,12 @@ struct sequence {
     struct drafting drafting; /* while it runs */
     int32_t *drafts;          /* [SEQUENCE_DRAFTS_MAX], owned; NULL before the first ones */
     int32_t n_drafts;
-    bool may_draft;    /* the sequence may get drafts in the step being planned */
-    bool is_predicted; /* the step's draft is the prediction layer's guess */
-    int32_t predicted; /* the layer's guess of the token after the first n_before tokens */
-    size_t n_before;   /* 0: no guess */
+    bool may_draft;     /* the sequence may get drafts in the step being planned */
+    bool is_predicted;  /* the step's draft is the prediction layer's guess */
+    int32_t predicted;  /* the layer's guess of the token after the first n_before tokens */
+    size_t n_before;    /* 0: no guess */
+    int32_t n_proposed; /* drafts that the draft model proposed for the step; 0: none, its drafts
+                           are others */
 
     /* its blocks on disk (scheduler_tier.c) */
     size_t n_wanted;   /* how many of its first blocks the cache counts as wanted while the

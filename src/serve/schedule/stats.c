@@ -62,6 +62,12 @@ void serve_summary_print(const struct serve_summary *s, FILE *out)
                 (unsigned long long)s->n_right_guesses, (unsigned long long)s->n_guesses,
                 100 * (double)s->n_right_guesses / (double)s->n_guesses);
     }
+    if (s->model_drafts.n > 0) {
+        fprintf(out, "draft model: %llu of %llu tokens right (%.1f %%), in %.2f s\n",
+                (unsigned long long)s->model_drafts.n_right, (unsigned long long)s->model_drafts.n,
+                100 * (double)s->model_drafts.n_right / (double)s->model_drafts.n,
+                (double)s->model_drafts.ns * 1e-9);
+    }
     print_blocks(s, out);
     if (s->n_resumed_rows + s->n_resumed_tokens > 0) {
         fprintf(out, "from earlier runs: %llu rows, %llu tokens of unfinished rows\n",

@@ -15,6 +15,12 @@ struct moved_blocks {
     uint64_t n_tokens;    /* rows not computed because they were read */
 };
 
+/* The work of a draft model (--draft). */
+struct model_drafts {
+    uint64_t n, n_right; /* how many of n_drafts and n_right_drafts it proposed */
+    uint64_t ns;         /* time that it took */
+};
+
 struct serve_summary {
     uint64_t n_rows; /* result lines written, including error rows */
     uint64_t n_error_rows;
@@ -39,6 +45,7 @@ struct serve_summary {
     uint64_t n_right_drafts;      /* draft tokens equal to the sampled token; each saved a step */
     uint64_t n_guesses;           /* guesses of the prediction layer that were compared */
     uint64_t n_right_guesses;
+    struct model_drafts model_drafts;
     uint64_t n_preemptions;
     struct moved_blocks tier;   /* KV blocks on --kv-tier */
     struct moved_blocks store;  /* KV blocks in --prefix-store */
