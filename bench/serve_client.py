@@ -34,7 +34,9 @@ class Call:
 
     def send(self, since):
         self.since, self.late_s = since, time.perf_counter() - since
+        self.socket.setblocking(True)  # otherwise a call that is longer than the socket's buffer would be lost
         self.socket.sendall(self.request)
+        self.socket.setblocking(False)
 
     def take(self):
         """Reads what has come. Returns whether the answer is at its end; the connection is closed if it cannot be used

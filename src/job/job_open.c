@@ -219,7 +219,8 @@ static void settle_scheduling(struct job *j)
 
 /* Settles --step-ms. If the input is a file, nobody waits for a single answer, so a step may take
  * as long as its rows need; a giant's weights are then read once for many rows. A program that
- * writes to a pipe may be waiting for answers, and the client of a server always is. */
+ * writes to a pipe may be waiting for answers; a client of a server always is, but sees single
+ * steps only in a stream, so the bound of pipes holds while there is none (eased_step_ns). */
 static void settle_step_time(struct job *j)
 {
     const struct flag_list *inputs = &j->o->files.input;
@@ -502,7 +503,7 @@ struct status job_open_lead(struct job *j)
                                          .tables = job_tables(j),
                                          .schedule = o->schedule,
                                          .flags = o->lead,
-                                         .eases_step = eases_step,
+                                         .eased_step_ns = eases_step ? piped_step_ns : 0,
                                          .drafts.cost = j->draft_cost,
                                          .drafts.predicts = j->model.n_predict > 0,
                                          .drafts.no_repeats = j->no_repeats,

@@ -5,6 +5,7 @@
 #include "util_serve.h"
 
 #include <CUnit/CUnit.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -63,6 +64,36 @@ static void without_a_file_ids_stay_in_memory(void)
     id_set_fini(&s);
 }
 
+/* Makes the file of s refuse further writes, as a full disk does. */
+static void refuse_writes(const struct id_spill *s)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", s->fd);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CU_ASSERT_FATAL(fd >= 0);
+    CU_ASSERT_EQUAL_FATAL(dup2(fd, s->fd), s->fd);
+    close(fd);
+}
+
+/* If the file can take no more, its ids are still found, and later ids stay in memory. */
+static void a_full_disk_loses_no_ids(void)
+{
+    struct id_set s = {0};
+    char path[UTIL_PATH_MAX];
+    util_file_create(path, "", 0);
+    id_set_spill_beside(&s, path);
+    CU_ASSERT_EQUAL(add(&s, 0, 200000, 1, true), 0);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(s.spill);
+    refuse_writes(s.spill);
+    CU_ASSERT_EQUAL(add(&s, 200000, N_IDS, 1, true), 0);
+    CU_ASSERT_PTR_NULL(s.spill_path);
+    CU_ASSERT_EQUAL(s.spill->n_runs, 1);
+    CU_ASSERT_EQUAL(add(&s, 0, N_IDS, 7, false), 0);
+    CU_ASSERT_EQUAL(add(&s, N_IDS, N_IDS + 50000, 1, true), 0);
+    id_set_fini(&s);
+    util_file_remove(path);
+}
+
 static void pages_and_runs_of_any_size_are_searched(void)
 {
     char path[UTIL_PATH_MAX];
@@ -102,6 +133,7 @@ void suite_id_spill(CU_pSuite suite)
 {
     CU_add_test(suite, "ids on disk are known", ids_on_disk_are_known);
     CU_add_test(suite, "without a file ids stay in memory", without_a_file_ids_stay_in_memory);
+    CU_add_test(suite, "a full disk loses no ids", a_full_disk_loses_no_ids);
     CU_add_test(suite, "pages and runs of any size are searched",
                 pages_and_runs_of_any_size_are_searched);
 }

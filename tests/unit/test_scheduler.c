@@ -378,7 +378,7 @@ struct slow_steps {
     uint64_t step;
 };
 
-static void slow_steps_init(struct slow_steps *t, bool eases)
+static void slow_steps_init(struct slow_steps *t, uint64_t eased_step_ns)
 {
     *t = (struct slow_steps){.c = scenario_sharing(3, false)};
     t->c.n_headers = 1;
@@ -389,7 +389,7 @@ static void slow_steps_init(struct slow_steps *t, bool eases)
                                         .n_replicas = 1,
                                         .n_groups = 1,
                                         .n_blocks = 400,
-                                        .eases_step = eases,
+                                        .eased_step_ns = eased_step_ns,
                                         .flags = fake_schedule_flags()};
     t->c.o.flags.step_tokens = 512;
     t->c.o.flags.step_ns = 1;
@@ -442,25 +442,33 @@ static void cancel_waiting(struct slow_steps *t, const struct request *r)
 
 static void steps_are_short_only_while_somebody_sees_them(void)
 {
+    const uint64_t long_ns = 1000000000000u; /* no step takes as long */
     struct slow_steps t;
-    slow_steps_init(&t, false);
+    slow_steps_init(&t, 0);
     CU_ASSERT_EQUAL(rows_after(&t, 1), 512);
     CU_ASSERT_EQUAL(rows_after(&t, 4), SCHEDULER_STEP_LEAST);
     slow_steps_fini(&t);
-    slow_steps_init(&t, true);
+    slow_steps_init(&t, long_ns);
     CU_ASSERT_EQUAL(rows_after(&t, 4), 512);
+    CU_ASSERT_EQUAL(t.stats.n_least_step_rows, 512);
     struct request *r = scenario_request(&t.c, 32);
     ((struct request_ask *)r->ask)->streams = true;
     (void)scheduler_submit(t.s, r);
-    CU_ASSERT_EQUAL(rows_after(&t, 4), SCHEDULER_STEP_LEAST);
+    CU_ASSERT_EQUAL(rows_after(&t, 1), SCHEDULER_STEP_LEAST); /* the long steps were measured */
+    CU_ASSERT_EQUAL(t.stats.n_least_step_rows, SCHEDULER_STEP_LEAST);
     cancel_waiting(&t, r);
     CU_ASSERT_EQUAL(rows_after(&t, 2), 512);
     r = scenario_request(&t.c, 33);
     request_run_last(r);
     (void)scheduler_submit(t.s, r);
     CU_ASSERT_EQUAL(rows_after(&t, 1), SCHEDULER_STEP_LEAST);
+    t.s->came_ns = 1; /* long ago, but those that came then are still here */
+    CU_ASSERT_EQUAL(rows_after(&t, 1), SCHEDULER_STEP_LEAST);
     cancel_waiting(&t, r);
     CU_ASSERT_EQUAL(rows_after(&t, 1), 512);
+    slow_steps_fini(&t);
+    slow_steps_init(&t, 1); /* a step that nobody sees has a bound too */
+    CU_ASSERT_EQUAL(rows_after(&t, 5), SCHEDULER_STEP_LEAST);
     slow_steps_fini(&t);
 }
 

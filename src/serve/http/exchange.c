@@ -254,8 +254,8 @@ void exchange_write(struct exchange *x, struct strbuf *events)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Pieces wait only if the next step is likely to end before their time: if it takes as long as the
- * last one. */
+/* Pieces wait only if the next call is likely to come before their time: if the next step takes as
+ * long as the last one. */
 void http_server_send(struct http_server *s, uint64_t now_ns)
 {
     pthread_mutex_lock(&s->lock);

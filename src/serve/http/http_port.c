@@ -281,6 +281,7 @@ static struct status port_read(void *user, struct lead *l)
     struct http_port *p = user;
     uint64_t wait_ns = lead_is_idle(l) && !batches_has_work(p->batches) ? idle_ns : 0;
     size_t n, n_bytes = 0;
+    if (p->n_streams > 0) http_server_send(p->server, clock_ns()); /* all replicas' pieces */
     for (int i = 0; i < CALLS_PER_STEP && n_bytes < BYTES_PER_STEP; i++) {
         struct exchange *x = http_server_take(p->server, wait_ns);
         wait_ns = 0;
@@ -320,10 +321,7 @@ static struct status port_commit(void *user, struct lead *l, int32_t group)
     struct http_port *p = user;
     struct pieces all = {p, lead_rules(l)};
     batches_commit(p->batches);
-    if (p->n_streams == 0) return status_ok();
-    const struct status st = lead_visit(l, group, write_new_part, &all);
-    http_server_send(p->server, clock_ns());
-    return st;
+    return p->n_streams > 0 ? lead_visit(l, group, write_new_part, &all) : status_ok();
 }
 
 /* ---- the end ---- */

@@ -1,6 +1,6 @@
-/* Ids of earlier lines on disk: sorted runs in a file without a name. A Bloom filter in memory
- * (about 1.3 bytes an id) answers nearly all look-ups of new ids without reading the file. Called
- * by id_set.c.
+/* Ids of earlier lines on disk: sorted runs in a file without a name. Each run has a Bloom filter
+ * in memory (about 1.3 bytes an id), which rules out 99 of 100 ids that the run does not have, so
+ * that a look-up of a new id reads one page of one run in a hundred. Called by id_set.c.
  *
  *   file     | run 0: ids ascending      | run 1: ids ascending  | ...
  *   memory   | filter, first of each page | filter, first ...     |      a page is 256 ids */

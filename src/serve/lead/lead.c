@@ -22,7 +22,7 @@ struct status lead_start(struct lead *l, const struct lead_pools *pools)
         .n_tier_slots = pools->n_tier_slots,
         .store = pools->store,
         .flags = o->schedule,
-        .eases_step = o->eases_step,
+        .eased_step_ns = o->eased_step_ns,
         .draft_cost = o->drafts.cost,
         .predicts = o->drafts.predicts,
         .no_repeats = o->drafts.no_repeats,

@@ -76,7 +76,7 @@ struct lead_options {
     struct schedule_flags schedule; /* settled as serve/schedule/scheduler.h requires */
     struct lead_flags flags; /* result_cache: used by LEAD_GENERATE only; must be off if a row
                                 depends on the batch */
-    bool eases_step;         /* as in scheduler_options */
+    uint64_t eased_step_ns;  /* as in scheduler_options */
     struct lead_drafts drafts;
     size_t window_rows;     /* rows read and not yet written; 0: 8192 */
     size_t window_bytes;    /* the most memory of these rows; 0: 256 MiB, with `save` 1 GiB. One

@@ -71,7 +71,9 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
     TRY(mem_alloc(&s, 1, sizeof *s, "scheduler"));
     struct status st;
     s->o = o;
-    s->step_rows = s->budget = s->o.flags.step_tokens;
+    s->budget = s->o.flags.step_tokens;
+    s->bound = (struct step_bound){s->o.flags.step_ns, s->budget};
+    s->eased = (struct step_bound){s->o.eased_step_ns, s->budget};
     s->predicted_odds = drafting_predicted_odds(&(struct drafting){0});
     s->stats = stats;
     const size_t n = (size_t)options->n_replicas;
@@ -135,7 +137,7 @@ struct status scheduler_submit(struct scheduler *s, struct request *r)
     q->id = (int32_t)(s->n_submitted++ & INT32_MAX);
     q->slot = -1;
     s->n_streams += r->ask->streams;
-    s->n_last += request_runs_last(r);
+    *(request_runs_last(r) ? &s->n_last : &s->n_others) += 1;
     if (!request_runs_last(r)) s->came_ns = clock_ns();
     sequence_list_put_from_tail(&s->waiting, q);
     return st;
@@ -417,12 +419,22 @@ static struct status admit(struct scheduler *s, int32_t group)
     }
 }
 
-/* True when someone may see how long the next steps take (scheduler_plan). */
+/* True when someone may see how long the next step takes (scheduler_plan). */
 static bool step_is_seen(const struct scheduler *s)
 {
     const uint64_t calm_ns = 60000000000u;
-    if (!s->o.eases_step || s->n_streams > 0) return true;
-    return s->n_last > 0 && s->came_ns > 0 && clock_ns() - s->came_ns < calm_ns;
+    if (s->o.eased_step_ns == 0 || s->n_streams > 0) return true;
+    if (s->n_last == 0) return false;
+    return s->n_others > 0 || (s->came_ns > 0 && clock_ns() - s->came_ns < calm_ns);
+}
+
+static void choose_budget(struct scheduler *s)
+{
+    const struct step_bound *b = step_is_seen(s) ? &s->bound : &s->eased;
+    s->budget = b->rows;
+    if (b->most_ns == 0) return;
+    if (s->stats->n_least_step_rows == 0 || (uint64_t)b->rows < s->stats->n_least_step_rows)
+        s->stats->n_least_step_rows = (uint64_t)b->rows;
 }
 
 /* Keeps fewer blocks free after CALM_PLANS plans without a preemption. */
@@ -438,7 +450,7 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
 {
     step_plan_clear(plan, PLAN_RUN, step);
     s->plan = plan;
-    s->budget = step_is_seen(s) ? s->step_rows : s->o.flags.step_tokens;
+    choose_budget(s);
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         struct replica *replica = &s->replicas[i];
         if (replica->groups[group].n_flight > 0) {

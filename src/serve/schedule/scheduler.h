@@ -60,7 +60,8 @@ struct scheduler_options {
     struct schedule_flags flags;  /* the caller has settled them: step_tokens is 1 or more;
                                      n_drafts is 0 to SEQUENCE_DRAFTS_MAX; prefix_cache is off
                                      and n_drafts 0 if a row depends on the batch */
-    bool eases_step;              /* flags.step_ns holds only while someone may see a step's time */
+    uint64_t eased_step_ns;       /* holds instead of flags.step_ns while nobody sees the time of a
+                                     single step (scheduler_plan); 0: flags.step_ns always holds */
     struct drafting_cost draft_cost; /* all zeros: all drafts are checked, however improbable */
     bool predicts;   /* the model has a prediction layer, whose guesses are drafts too */
     bool no_repeats; /* its guesses, or the draft model's tokens, are the only drafts; none come
@@ -116,11 +117,12 @@ struct scheduler_load scheduler_load(const struct scheduler *s);
  *   4. draft tokens, while the step has few rows.
  * After a preemption a replica keeps more blocks free when it admits requests; after steps without
  * preemptions it keeps fewer again. The budget shrinks while steps take longer than flags.step_ns,
- * and grows when full steps take less than half of that. With eases_step it shrinks only while an
- * answer is streamed, or while requests that run last (request_run_last) are here and another kind
- * came in the last minute. Without these, requests get their rows in order, so a short step brings
- * nobody an answer earlier. Errors: STATUS_BUG when the group's last plan has not been committed,
- * STATUS_MEMORY. */
+ * and grows when full steps take less than half of that. If eased_step_ns is set, flags.step_ns
+ * holds only while an answer is streamed, or while requests that run last (request_run_last) are
+ * here together with others, or came within a minute of one. At other times whole answers are
+ * wanted: longer steps make all of them together faster, but an answer gets only one token in each,
+ * so one that is nearly complete ends later while long prompts are read. Errors: STATUS_BUG when
+ * the group's last plan has not been committed, STATUS_MEMORY. */
 struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                              struct step_plan *plan);
 

@@ -24,7 +24,7 @@ static void scheduler_commit_finish(struct scheduler *s, struct sequence *q)
     }
     q->state = SEQUENCE_FINISHED;
     s->n_streams -= q->r->ask->streams;
-    s->n_last -= request_runs_last(q->r);
+    *(request_runs_last(q->r) ? &s->n_last : &s->n_others) -= 1;
     sequence_list_put(&s->finished, q, NULL);
     const size_t n_generated = q->r->n_tokens - q->r->n_prompt - q->r->n_resumed;
     if (q->r->error.code == NULL) latency_add(&s->stats->e2e, clock_ns() - q->first_plan_ns);
@@ -269,25 +269,24 @@ static struct status take_entries(struct scheduler *s, struct microbatch *m, str
     return status_ok();
 }
 
-/* Adapts the budget of rows to the time that the step took, from its plan to its result. */
-static void adapt_budget(struct scheduler *s, const struct microbatch *m)
+/* Adapts the rows that b allows to the time that the step took, from its plan to its result. The
+ * step may have had more rows than b allows, because another bound held for it. */
+static void adapt_bound(const struct scheduler *s, struct step_bound *b, const struct microbatch *m)
 {
-    const uint64_t target = s->o.flags.step_ns;
-    if (target == 0) return;
+    if (b->most_ns == 0) return;
     const int32_t most = s->o.flags.step_tokens;
     const int32_t least = most < SCHEDULER_STEP_LEAST ? most : SCHEDULER_STEP_LEAST;
     const uint64_t took = clock_ns() - m->plan_ns;
-    int32_t rows = s->step_rows;
-    if (took > target && m->n_rows > least) {
-        /* at most halves the budget, because one slow step proves little */
-        const double part = took > 2 * target ? 0.5 : (double)target / (double)took;
-        if (rows > (int32_t)(part * m->n_rows)) rows = (int32_t)(part * m->n_rows);
-    } else if (took < target / 2 && m->n_rows >= s->step_rows) {
-        rows += rows / 4 + 1;
+    if (took > b->most_ns && m->n_rows > least) {
+        /* at most halves them, because one slow step proves little */
+        const int32_t half = (m->n_rows < b->rows ? m->n_rows : b->rows) / 2;
+        const int32_t fit = (int32_t)((double)b->most_ns / (double)took * m->n_rows);
+        const int32_t rows = fit > half ? fit : half;
+        if (b->rows > rows) b->rows = rows;
+    } else if (took < b->most_ns / 2 && m->n_rows >= b->rows) {
+        b->rows += b->rows / 4 + 1;
     }
-    s->step_rows = rows < least ? least : rows > most ? most : rows;
-    if (s->stats->n_least_step_rows == 0 || (uint64_t)s->step_rows < s->stats->n_least_step_rows)
-        s->stats->n_least_step_rows = (uint64_t)s->step_rows;
+    b->rows = b->rows < least ? least : b->rows > most ? most : b->rows;
 }
 
 /* Measures how long a row takes in a step of many rows, as when tokens are recomputed. */
@@ -318,7 +317,8 @@ struct status scheduler_commit(struct scheduler *s, int32_t group, const struct 
                            result->replica, m->n_entries, (unsigned long long)m->step,
                            result->n_seqs, (unsigned long long)result->step);
     }
-    adapt_budget(s, m);
+    adapt_bound(s, &s->bound, m);
+    adapt_bound(s, &s->eased, m);
     measure_step_rows(s, m);
     scheduler_time_step(s, &s->replicas[result->replica], m);
     struct cursor c = {.result = result};

@@ -182,8 +182,8 @@ struct status scheduler_emit(struct scheduler *s, int32_t i, int32_t group, uint
     }
     m->step = step;
     m->n_entries = 0;
-    const bool is_timed =
-        s->o.flags.step_ns > 0 || s->o.n_tier_slots > 0 || s->o.draft_model.propose != NULL;
+    const bool is_bound = s->bound.most_ns > 0 || s->eased.most_ns > 0;
+    const bool is_timed = is_bound || s->o.n_tier_slots > 0 || s->o.draft_model.propose != NULL;
     m->plan_ns = is_timed ? clock_ns() : 0;
     for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
         if (q->n_rows == 0) continue;

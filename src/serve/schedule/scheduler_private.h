@@ -56,6 +56,12 @@ struct model_asks {
     size_t n, capacity;
 };
 
+/* A bound on the time of a step. */
+struct step_bound {
+    uint64_t most_ns; /* 0: none */
+    int32_t rows;     /* the rows of a replica that it allows in one step: step_tokens or less */
+};
+
 struct scheduler {
     struct scheduler_options o;
     struct serve_summary *stats;
@@ -64,17 +70,16 @@ struct scheduler {
     struct replica *replicas; /* [n_replicas] */
     size_t n_running;
     uint64_t n_submitted;
-    int32_t step_rows;        /* the rows of a replica that step_ns allows in one step: step_tokens
-                                 or less */
-    int32_t budget;           /* the most rows of a replica in the step being planned: step_rows or
-                                 step_tokens */
-    size_t n_streams, n_last; /* unfinished sequences that are streamed, and that run last */
-    uint64_t came_ns;         /* when the last sequence came that does not run last */
-    float predicted_odds;     /* recent probability that a guess of the prediction layer, or a draft
-                                 of the draft model, is right */
-    double row_ns;            /* time of a step of one row, from recent decoding steps; 0: not
-                                 measured. Only with a draft model */
-    int32_t n_timed;          /* steps on which row_ns rests, up to a limit */
+    struct step_bound bound, eased; /* flags.step_ns and eased_step_ns */
+    int32_t budget;                 /* the most rows of a replica in the step being planned */
+    size_t n_streams;               /* unfinished sequences that are streamed */
+    size_t n_last, n_others;        /* unfinished sequences that run last, and all others */
+    uint64_t came_ns;               /* when the last of these others came */
+    float predicted_odds;           /* recent probability that a guess of the prediction layer, or a
+                                       draft of the draft model, is right */
+    double row_ns;                  /* time of a step of one row, from recent decoding steps; 0: not
+                                       measured. Only with a draft model */
+    int32_t n_timed;                /* steps on which row_ns rests, up to a limit */
     struct model_asks model_asks;
     struct adjusts draft_adjusts; /* for a sequence and its drafts so far, while its drafts are
                                      planned */

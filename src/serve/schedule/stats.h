@@ -53,8 +53,8 @@ struct serve_summary {
     uint64_t n_peak_batch;      /* the most sequences that ran together in one replica */
     uint64_t n_dropped;         /* expert choices dropped by a capacity factor */
     uint64_t n_steps;           /* plans with at least one sequence */
-    uint64_t n_least_step_rows; /* the smallest budget of rows so far; 0: the budget was not
-                                   adapted */
+    uint64_t n_least_step_rows; /* the smallest budget of rows that a bound on a step's time gave
+                                   to a step; 0: no such bound held */
     uint64_t n_blocks; /* blocks of all replicas' KV pools; cached blocks without a holder count
                           as free */
     uint64_t n_peak_used_blocks;
