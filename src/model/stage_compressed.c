@@ -68,7 +68,7 @@ static struct entry_view entries_of(const struct stage *s, const struct layer *l
 {
     return (struct entry_view){.kv = kv_pool_layer(s->kv, layer->in_cache),
                                .rate = layer->rate,
-                               .index_dim = s->o.model->index.dim};
+                               .index_dim = arch_entry_key_dim(s->o.model, layer->index)};
 }
 
 /* Makes the entries that end in the part's rows, and their index keys. */

@@ -2,7 +2,9 @@
  * cache, and configs that are refused. */
 #include "arch/arch_rope.h"
 #include "arch/arch_tensors.h"
+#include "attention/kv_pool.h"
 #include "base/json.h"
+#include "kernels/ops.h"
 #include "parallel/layout/kv_groups.h"
 #include "parallel/layout/layout.h"
 #include "parallel/layout/workspace.h"
@@ -133,6 +135,85 @@ static void ranks_divide_groups(void)
     free(l);
 }
 
+enum { ENTRY_DIM = 32, KEY_DIM = 16, RATE_MOST = 256, CANARY_BYTES = 1 << 16 };
+
+/* Makes the entries of one block, or their index keys, all of ones. */
+static void make_block(const struct kern_table *k, const struct entry_view *to, bool is_index)
+{
+    static float v[RATE_MOST * ENTRY_DIM], z[RATE_MOST * ENTRY_DIM], norm[ENTRY_DIM];
+    static float states[3 * ENTRY_DIM];
+    const int32_t blocks[RATE_MOST / KV_BLOCK_TOKENS] = {0};
+    const size_t n_rows = to->rate < KV_BLOCK_TOKENS ? KV_BLOCK_TOKENS : to->rate;
+    const struct seq_rows seq = {.n_rows = n_rows, .blocks = blocks};
+    for (size_t i = 0; i < n_rows * ENTRY_DIM; i++) v[i] = 1;
+    for (size_t i = 0; i < ENTRY_DIM; i++) norm[i] = 1;
+    op_pool(k, &(struct pool_args){.v = v,
+                                   .z = z,
+                                   .bias = z,
+                                   .norm = norm,
+                                   .parts = 1,
+                                   .dim = is_index ? KEY_DIM : ENTRY_DIM,
+                                   .eps = 1e-6f,
+                                   .rope_scale = 1,
+                                   .states = states,
+                                   .to = *to,
+                                   .is_index = is_index,
+                                   .seqs = &seq,
+                                   .n_seqs = 1,
+                                   .n_rows = n_rows});
+}
+
+/* Writes all entries of a block of the layer, and checks that nothing beside the room for them
+ * changes: neither the keys before it nor what is behind it. */
+static void check_room(const struct kern_table *k, const struct arch *m, uint32_t layer,
+                       enum dtype t)
+{
+    const size_t keys = kv_half_bytes(t, ENTRY_DIM);
+    const size_t room = kv_pool_index_bytes(t, arch_beside_dim(m));
+    unsigned char *block = malloc(keys + room + CANARY_BYTES);
+    const struct entry_view to = {.kv = {.base = block,
+                                         .dtype = t,
+                                         .n_kv_heads = 1,
+                                         .head_dim = ENTRY_DIM,
+                                         .latent = true,
+                                         .beside_bytes = (uint32_t)room},
+                                  .rate = arch_rate(m, layer),
+                                  .index_dim = arch_entry_key_dim(m, layer)};
+    size_t n_changed = 0, n_written = 0;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(block);
+    memset(block, 0xA5, keys + room + CANARY_BYTES);
+    make_block(k, &to, false);
+    if (to.index_dim > 0) make_block(k, &to, true);
+    for (size_t i = 0; i < keys + room + CANARY_BYTES; i++)
+        *(i >= keys && i < keys + room ? &n_written : &n_changed) += block[i] != 0xA5;
+    CU_ASSERT_EQUAL(n_changed, 0);
+    CU_ASSERT(n_written > 0);
+    free(block);
+}
+
+/* At all pairs of rates and in all types, a block has room for its entries, their index keys and
+ * the scales of both. */
+static void blocks_hold_their_entries(void)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_I8, DTYPE_F8_E4M3};
+    static const uint32_t rates[] = {2, 4, 8, 16, 32, 64, 128, RATE_MOST};
+    enum { N_RATES = sizeof rates / sizeof rates[0] };
+    struct arch *m = calloc(1, sizeof *m);
+    struct kern_table k;
+    CU_ASSERT_FALSE_FATAL(m == NULL || kern_select("ref", &k).code != STATUS_OK);
+    m->attn.kv_lora = ENTRY_DIM;
+    m->index.dim = KEY_DIM;
+    m->index.n_heads = m->compression.o_groups = 1;
+    m->layer.compression[0] = COMPRESSION_SPARSE;
+    m->layer.compression[1] = COMPRESSION_FULL;
+    for (size_t i = 0; i < (size_t)N_RATES * N_RATES * 4; i++) {
+        m->compression.sparse_rate = rates[i / 4 % N_RATES];
+        m->compression.full_rate = rates[i / 4 / N_RATES];
+        for (uint32_t layer = 0; layer < 2; layer++) check_room(&k, m, layer, types[i % 4]);
+    }
+    free(m);
+}
+
 /* Replaces the first `from` in the published config. */
 static struct status parse_with(const char *text, const char *from, const char *to, struct arch *m)
 {
@@ -208,6 +289,7 @@ void suite_arch_compressed(CU_pSuite suite)
     CU_add_test(suite, "both spellings are read", both_spellings_are_read);
     CU_add_test(suite, "layers have two RoPEs", layers_have_two_ropes);
     CU_add_test(suite, "ranks divide groups", ranks_divide_groups);
+    CU_add_test(suite, "blocks hold their entries", blocks_hold_their_entries);
     CU_add_test(suite, "other configs are refused", other_configs_are_refused);
     CU_add_test(suite, "lists must agree", lists_must_agree);
 }
