@@ -85,8 +85,11 @@ static void both_spellings_are_read(void)
 /* Layers with entries have YaRN without a factor on cos and sin, the others plain RoPE. */
 static void layers_have_two_ropes(void)
 {
-    const char *const texts[] = {published, listed};
-    for (int i = 0; i < 2; i++) {
+    static char with_null[4096];
+    snprintf(with_null, sizeof with_null, "%.*s, \"rope_parameters\": null}",
+             (int)strlen(published) - 1, published);
+    const char *const texts[] = {published, listed, with_null};
+    for (int i = 0; i < 3; i++) {
         struct js_doc *doc = NULL;
         struct arch_rope compress, local;
         CU_ASSERT_EQUAL_FATAL(js_parse(texts[i], strlen(texts[i]), "config.json", &doc).code,
@@ -246,6 +249,8 @@ static void other_configs_are_refused(void)
         {"\"hc_mult\": 4", "\"hc_mult\": 9", "hc_mult"},
         {"\"sliding_window\": 128", "\"sliding_window\": 0", "sliding_window"},
         {"\"factor\": 16", "\"factor\": 16, \"rope_theta\": 5", "rope_theta"},
+        {"\"factor\": 16", "\"factor\": 16, \"truncate\": false", "truncate"},
+        {"\"factor\": 16", "\"factor\": 16, \"attention_factor\": null", "attention_factor"},
         {"\"vocab_size\"", "\"compress_rate_csa\": 48, \"vocab_size\"", "compress_rates"},
         {"\"vocab_size\"", "\"compress_rates\": {\"sliding_attention\": 4}, \"vocab_size\"",
          "compress_rates"},
@@ -274,6 +279,11 @@ static void lists_must_agree(void)
          "rope_parameters.main"},
         {"\"partial_rotary_factor\": 0.125, \"factor\"",
          "\"partial_rotary_factor\": 0.25, \"factor\"", "partial_rotary_factor"},
+        {"\"partial_rotary_factor\": 0.125, \"factor\"",
+         "\"partial_rotary_factor\": -1, \"factor\"", "partial_rotary_factor"},
+        {"\"rope_theta\": 10000, \"partial_rotary_factor\": 0.125",
+         "\"rope_theta\": 10000, \"partial_rotary_factor\": 1e300", "partial_rotary_factor"},
+        {"\"factor\": 16", "\"factor\": 16, \"truncate\": false", "truncate"},
         {"\"rope_parameters\": {\"main\"", "\"rope_parameters\": {\"other\"", "rope_parameters"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct arch m;
