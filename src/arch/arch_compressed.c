@@ -212,5 +212,7 @@ struct status arch_derive_compressed(struct arch_reading *r)
         return expected(r, "index_head_dim", "a multiple of 16, at least qk_rope_head_dim,");
     if (r->n_shared != 1) return expected(r, "n_shared_experts", "1");
     if (!r->norm_topk_prob) return expected(r, "norm_topk_prob", "true");
+    if (r->pattern.n_dense_layers > 0) return expected(r, "first_k_dense_replace", "0");
+    if (r->pattern.moe_every != 1) return expected(r, "moe_layer_freq", "1");
     return status_ok();
 }

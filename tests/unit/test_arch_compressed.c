@@ -251,6 +251,11 @@ static void other_configs_are_refused(void)
         {"\"factor\": 16", "\"factor\": 16, \"rope_theta\": 5", "rope_theta"},
         {"\"factor\": 16", "\"factor\": 16, \"truncate\": false", "truncate"},
         {"\"factor\": 16", "\"factor\": 16, \"attention_factor\": null", "attention_factor"},
+        {"\"vocab_size\"", "\"first_k_dense_replace\": 1, \"vocab_size\"",
+         "first_k_dense_replace"},
+        {"\"vocab_size\"", "\"moe_layer_freq\": 2, \"vocab_size\"", "moe_layer_freq"},
+        {"\"topk_method\": \"noaux_tc\"",
+         "\"topk_method\": \"group_limited_greedy\", \"n_group\": 8, \"topk_group\": 4", "n_group"},
         {"\"vocab_size\"", "\"compress_rate_csa\": 48, \"vocab_size\"", "compress_rates"},
         {"\"vocab_size\"", "\"compress_rates\": {\"sliding_attention\": 4}, \"vocab_size\"",
          "compress_rates"},
@@ -262,6 +267,16 @@ static void other_configs_are_refused(void)
         CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
         CU_ASSERT_PTR_NOT_NULL(strstr(st.text, cases[i].says));
     }
+}
+
+/* One group of experts is as none, whatever the method's name. */
+static void one_group_is_none(void)
+{
+    struct arch m;
+    const struct status st =
+        parse_with(published, "\"vocab_size\"", "\"n_group\": 1, \"vocab_size\"", &m);
+    CU_ASSERT_STRING_EQUAL(st.text, "");
+    CU_ASSERT(m.moe.router.n_groups == 0 && m.moe.router.n_groups_chosen == 0);
 }
 
 static void lists_must_agree(void)
@@ -301,5 +316,6 @@ void suite_arch_compressed(CU_pSuite suite)
     CU_add_test(suite, "ranks divide groups", ranks_divide_groups);
     CU_add_test(suite, "blocks hold their entries", blocks_hold_their_entries);
     CU_add_test(suite, "other configs are refused", other_configs_are_refused);
+    CU_add_test(suite, "one group is none", one_group_is_none);
     CU_add_test(suite, "lists must agree", lists_must_agree);
 }
