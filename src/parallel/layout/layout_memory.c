@@ -285,7 +285,8 @@ uint64_t layout_fixed_bytes(const struct layout_memory *m)
 }
 
 /* Bytes of a slot, which holds one sequence's states in f32: for each recurrent layer, the last
- * inputs of the convolution and the states of the value heads. */
+ * inputs of the convolution and the states of the value heads; for each layer with compressed
+ * entries, the sums of unfinished ones. */
 static uint64_t state_bytes(const struct layout *l, struct layout_place place)
 {
     const struct arch *m = l->model.arch;
