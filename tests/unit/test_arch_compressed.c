@@ -4,9 +4,12 @@
 #include "arch/arch_tensors.h"
 #include "attention/kv_pool.h"
 #include "base/json.h"
+#include "base/strbuf.h"
 #include "kernels/ops.h"
 #include "parallel/layout/kv_groups.h"
 #include "parallel/layout/layout.h"
+#include "parallel/layout/layout_cost.h"
+#include "parallel/layout/plan_report.h"
 #include "parallel/layout/workspace.h"
 
 #include <CUnit/CUnit.h>
@@ -217,6 +220,35 @@ static void blocks_hold_their_entries(void)
     free(m);
 }
 
+static void plans_tell_of_entries(void)
+{
+    static const char *const says[] = {"64 query and 1 kv heads of 512",
+                                       "512 elements cached of a token and 160 of entries",
+                                       "an index of 64 heads of 128 that chooses 512 entries"};
+    const struct layout_budget budget = {.kv = {2, 0}, .step_tokens = 64, .min_kv_blocks = 16};
+    static struct arch m;
+    struct layout_model model;
+    struct layout *l = calloc(1, sizeof *l);
+    struct topo *topo;
+    struct strbuf text;
+    uint32_t order[1] = {0};
+    bool fits;
+    CU_ASSERT_EQUAL_FATAL(parse(published, &m).code, STATUS_OK);
+    struct status st = topo_describe("1x\"core:2 pu:1\"", 1, 0, (uint64_t)1 << 40, &topo);
+    CU_ASSERT_STRING_EQUAL_FATAL(st.text, "");
+    layout_describe(&m, 2, &model);
+    st = layout_choose(&model, topo, &(struct layout_flags){0}, &budget, l, order, &fits);
+    CU_ASSERT_STRING_EQUAL_FATAL(st.text, "");
+    strbuf_init(&text);
+    st = plan_report(l, topo, order, &budget, &text);
+    CU_ASSERT_STRING_EQUAL_FATAL(st.text, "");
+    for (size_t i = 0; i < sizeof says / sizeof says[0]; i++)
+        CU_ASSERT_PTR_NOT_NULL(strstr(text.data, says[i]));
+    strbuf_fini(&text);
+    topo_destroy(&topo);
+    free(l);
+}
+
 /* Replaces the first `from` in the published config. */
 static struct status parse_with(const char *text, const char *from, const char *to, struct arch *m)
 {
@@ -314,6 +346,7 @@ void suite_arch_compressed(CU_pSuite suite)
     CU_add_test(suite, "layers have two RoPEs", layers_have_two_ropes);
     CU_add_test(suite, "ranks divide groups", ranks_divide_groups);
     CU_add_test(suite, "blocks hold their entries", blocks_hold_their_entries);
+    CU_add_test(suite, "plans tell of entries", plans_tell_of_entries);
     CU_add_test(suite, "other configs are refused", other_configs_are_refused);
     CU_add_test(suite, "one group is none", one_group_is_none);
     CU_add_test(suite, "lists must agree", lists_must_agree);
