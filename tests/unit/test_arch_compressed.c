@@ -249,6 +249,19 @@ static void plans_tell_of_entries(void)
     free(l);
 }
 
+/* The memory for the longest row's keys and entries holds those of many rows that see fewer. */
+static void short_rows_are_gathered_together(void)
+{
+    static struct arch m;
+    CU_ASSERT_EQUAL_FATAL(parse(published, &m).code, STATUS_OK);
+    const struct workspace_index all = workspace_index_of(&m, 64);
+    CU_ASSERT(all.n_gather == 1 && all.n_tiles == (128 + 1048576 / 128) / 64);
+    const struct workspace_index some = workspace_index_seen(all, 128 + 100);
+    CU_ASSERT(some.n_tiles == 4 && some.n_gather == all.n_tiles / 4);
+    CU_ASSERT_EQUAL(workspace_index_seen(all, 1).n_gather, all.n_tiles);
+    CU_ASSERT_EQUAL(workspace_index_seen(all, all.n_tiles * 64).n_gather, 1);
+}
+
 /* Replaces the first `from` in the published config. */
 static struct status parse_with(const char *text, const char *from, const char *to, struct arch *m)
 {
@@ -347,6 +360,7 @@ void suite_arch_compressed(CU_pSuite suite)
     CU_add_test(suite, "ranks divide groups", ranks_divide_groups);
     CU_add_test(suite, "blocks hold their entries", blocks_hold_their_entries);
     CU_add_test(suite, "plans tell of entries", plans_tell_of_entries);
+    CU_add_test(suite, "short rows are gathered together", short_rows_are_gathered_together);
     CU_add_test(suite, "other configs are refused", other_configs_are_refused);
     CU_add_test(suite, "one group is none", one_group_is_none);
     CU_add_test(suite, "lists must agree", lists_must_agree);
