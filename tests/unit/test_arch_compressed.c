@@ -5,6 +5,7 @@
 #include "attention/kv_pool.h"
 #include "base/json.h"
 #include "base/strbuf.h"
+#include "job/job_options.h"
 #include "kernels/ops.h"
 #include "parallel/layout/kv_groups.h"
 #include "parallel/layout/layout.h"
@@ -260,6 +261,11 @@ static void short_rows_are_gathered_together(void)
     CU_ASSERT(some.n_tiles == 4 && some.n_gather == all.n_tiles / 4);
     CU_ASSERT_EQUAL(workspace_index_seen(all, 1).n_gather, all.n_tiles);
     CU_ASSERT_EQUAL(workspace_index_seen(all, all.n_tiles * 64).n_gather, 1);
+    job_bound_context(0, &m);
+    CU_ASSERT_EQUAL(workspace_index_of(&m, 64).n_key_tiles, 1048576 / 4 / 64);
+    job_bound_context(8192, &m); /* a job's rows see 128 positions and 512 entries */
+    CU_ASSERT_EQUAL(workspace_index_of(&m, 64).n_key_tiles, 8192 / 4 / 64);
+    CU_ASSERT(workspace_index_of(&m, 64).n_tiles == 10 && workspace_index_of(&m, 64).n_gather > 20);
 }
 
 /* Replaces the first `from` in the published config. */
