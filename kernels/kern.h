@@ -174,7 +174,7 @@ DEVICE_INLINE size_t kv_half_bytes(enum dtype t, uint32_t head_dim)
 struct seq_rows {
     size_t row0, n_rows, pos0;
     const int32_t *blocks; /* borrowed, ceil((pos0 + n_rows) / 64) entries */
-    uint32_t slot;         /* of its recurrent states; a row at position 0 starts from zeros */
+    uint32_t slot;         /* of its states; a row at position 0 starts from those of no rows */
 };
 
 /* Consecutive rows of one value head of a recurrent layer, for n columns of the head's state S

@@ -197,7 +197,7 @@ size_t sparse_gather_bytes(const struct kv_view *kv, uint32_t n_chosen);
  * both, all in the cache's type. */
 struct entry_view {
     struct kv_view kv; /* the layer's keys; latent, G = 1 */
-    uint32_t rate, index_dim;
+    uint32_t rate, index_dim; /* index_dim 0: the entries have no index keys */
 };
 
 /* Makes the entries of rows, or their index keys. Each row has values v and logits z of `parts`

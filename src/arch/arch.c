@@ -418,7 +418,11 @@ static struct status derive_groups(struct arch_reading *r)
     struct router_rule *rule = &r->m.moe.router;
     const bool sigmoid = m->family->sigmoid;
     const char *method = js_string(r->node.topk_method, NULL);
-    if (rule->n_groups == 0 || (!sigmoid && method != NULL && strcmp(method, "greedy") == 0)) {
+    if (m->family->compressed && rule->n_groups > 1) {
+        return status_make(STATUS_INPUT, "%s: n_group: expected 1 for %s, found %u", r->what,
+                           m->family->title, rule->n_groups);
+    }
+    if (rule->n_groups == 0 || m->family->compressed || (!sigmoid && method != NULL && strcmp(method, "greedy") == 0)) {
         rule->n_groups = rule->n_groups_chosen = 0;
         return status_ok();
     }

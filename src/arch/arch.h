@@ -389,15 +389,28 @@ static inline uint32_t arch_rate(const struct arch *m, uint32_t layer)
                                       : 0;
 }
 
+/* Local. Returns the elements of an index key of the layer's entries; 0: they have no such keys. */
+static inline uint32_t arch_entry_key_dim(const struct arch *m, uint32_t layer)
+{
+    return arch_has_index(m, layer) ? m->index.dim : 0;
+}
+
+/* Local. Returns the elements of a token's share of a block's entries of `dim` elements; a block
+ * has one entry or more. */
+static inline uint32_t arch_entry_share(uint32_t dim, uint32_t rate)
+{
+    const uint32_t n = rate < 64 ? rate : 64;
+    return (dim + n - 1) / n;
+}
+
 /* Local. Returns the elements that a token takes in the cache beside its key, in layers that have
  * any: an index key; or its share of the entries, and of their index keys, of a block. */
 static inline uint32_t arch_beside_dim(const struct arch *m)
 {
     const struct arch_compression *c = &m->compression;
     if (c->o_groups == 0) return m->index.dim;
-    const uint32_t sparse = (m->attn.kv_lora + m->index.dim + c->sparse_rate - 1) / c->sparse_rate;
-    const uint32_t rate = c->full_rate < 64 ? c->full_rate : 64; /* a block has one entry or more */
-    const uint32_t full = (m->attn.kv_lora + rate - 1) / rate;
+    const uint32_t sparse = arch_entry_share(m->attn.kv_lora + m->index.dim, c->sparse_rate);
+    const uint32_t full = arch_entry_share(m->attn.kv_lora, c->full_rate);
     return sparse > full ? sparse : full;
 }
 

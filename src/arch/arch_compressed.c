@@ -26,12 +26,26 @@ static bool is_given(const struct arch_reading *r, const char *key)
     return js_type(js_get(r->root, key)) != JS_NULL;
 }
 
+/* The reference always truncates YaRN's dimensions, and gives a null another factor than nothing. */
+static struct status check_yarn(const struct arch_reading *r, const struct js_node *rope)
+{
+    const struct js_node *factor = js_get(rope, "attention_factor");
+    bool truncate = true;
+    js_bool(js_get(rope, "truncate"), &truncate);
+    if (!truncate) return expected(r, "truncate", "true");
+    if (factor != NULL && js_type(factor) == JS_NULL)
+        return expected(r, "attention_factor", "a number");
+    return status_ok();
+}
+
 /* "rope_parameters" has an object for each RoPE, or "rope_scaling" is that of layers with entries.
  */
 struct status arch_find_compressed_rope(struct arch_reading *r)
 {
     const struct js_node *compress = js_get(r->node.rope_parameters, "compress");
     r->m.local_rope = true;
+    TRY(check_yarn(r, r->node.rope_scaling));
+    TRY(check_yarn(r, compress));
     if (js_get(r->node.rope_scaling, "rope_theta") != NULL ||
         js_get(r->node.rope_scaling, "partial_rotary_factor") != NULL)
         return expected(r, "rope_scaling", "no rope_theta and no partial_rotary_factor");
@@ -52,12 +66,14 @@ struct status arch_find_compressed_rope(struct arch_reading *r)
     return arch_rope_fields_check(r, r->node.local_rope, "rope_parameters.main");
 }
 
-/* Returns how many elements of a head rotate by a RoPE's own "partial_rotary_factor". */
+/* Returns how many elements of a head rotate by a RoPE's own "partial_rotary_factor"; 0: by none
+ * that can be. */
 static uint32_t rotary_by(const struct arch_reading *r, const struct js_node *rope)
 {
     double part = 1;
     if (rope == NULL || !js_number(js_get(rope, "partial_rotary_factor"), &part))
         return rope == NULL ? r->m.attn.rotary : r->m.attn.head_dim;
+    if (!(part > 0 && part <= 1)) return 0;
     return (uint32_t)(r->m.attn.head_dim * part);
 }
 
@@ -196,5 +212,7 @@ struct status arch_derive_compressed(struct arch_reading *r)
         return expected(r, "index_head_dim", "a multiple of 16, at least qk_rope_head_dim,");
     if (r->n_shared != 1) return expected(r, "n_shared_experts", "1");
     if (!r->norm_topk_prob) return expected(r, "norm_topk_prob", "true");
+    if (r->pattern.n_dense_layers > 0) return expected(r, "first_k_dense_replace", "0");
+    if (r->pattern.moe_every != 1) return expected(r, "moe_layer_freq", "1");
     return status_ok();
 }

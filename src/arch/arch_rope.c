@@ -227,7 +227,8 @@ static struct status yarn_factors(const struct rope *r, double factor, struct ar
     if (mscale != 0 && all != 0) attention = yarn_mscale(factor, mscale) / yarn_mscale(factor, all);
     if (all != 0) softmax = yarn_mscale(factor, all) * yarn_mscale(factor, all);
     if (is_compressed(r->config)) softmax = 1;
-    if (is_compressed(r->config) && js_get(r->config, "rope_parameters") == NULL) attention = 1;
+    if (is_compressed(r->config) && js_type(js_get(r->config, "rope_parameters")) != JS_OBJECT)
+        attention = 1;
     TRY(parameter(r, "attention_factor", 0, attention, &attention));
     out->attention_factor = (float)attention;
     out->softmax_factor = (float)softmax;

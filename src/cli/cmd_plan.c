@@ -280,6 +280,7 @@ static struct status plan_run(const struct plan_options *o, struct config env)
     if (o->job.model.max_model_len > m.context)
         return status_make(STATUS_USAGE, "--max-model-len: the model allows %u, found %u",
                            m.context, o->job.model.max_model_len);
+    job_bound_context(o->job.model.max_model_len, &m);
     if (o->job.files.nodes == NULL) TRY(check_no_nodes(&o->job));
     if (o->job.files.nodes != NULL) TRY(check_nodes(f));
     if (o->job.files.nodes != NULL && o->job.files.draft != NULL)

@@ -62,6 +62,22 @@ static void count_recurrent(struct cost_stage *s, const struct cost_model *m, ui
     s->rope += values * a->delta.value_dim * (1 + 2.0 * a->delta.key_dim);
 }
 
+/* Counts compressed attention over a window of the last positions and over entries, each of which
+ * stands for many positions; an index scores all entries of its layer, and rows see as many as it
+ * chooses. (A row of few positions sees fewer; its attention is cheap.) */
+static void count_compressed(struct cost_stage *s, const struct arch *a, uint32_t layer,
+                             double elements, double index)
+{
+    const double rate = arch_rate(a, layer);
+    s->attention[COST_WINDOWED] += elements;
+    if (index > 0) {
+        s->attention[COST_WINDOWED] += elements * a->index.n_chosen / a->attn.window;
+        s->attention[COST_FULL] += index / rate;
+    } else if (rate > 0) {
+        s->attention[COST_FULL] += elements / rate;
+    }
+}
+
 static void count_attention(struct cost_stage *s, const struct cost_model *m, uint32_t layer,
                             uint32_t tp)
 {
@@ -72,10 +88,14 @@ static void count_attention(struct cost_stage *s, const struct cost_model *m, ui
     if (!arch_layer_has_kv(a, layer)) return;
     const bool windowed =
         a->index.n_heads > 0 || (a->attn.window > 0 && a->layer.has_window[layer]);
-    s->attention[windowed ? COST_WINDOWED : COST_FULL] += heads * a->attn.head_dim;
     /* an index scores positions but adds up no values: half of attention's work */
-    if (arch_has_index(a, layer))
-        s->attention[COST_FULL] += (double)a->index.n_heads * a->index.dim / 2;
+    const double index = arch_has_index(a, layer) ? (double)a->index.n_heads * a->index.dim / 2 : 0;
+    if (a->compression.o_groups > 0) {
+        count_compressed(s, a, layer, heads * a->attn.head_dim, index);
+    } else {
+        s->attention[windowed ? COST_WINDOWED : COST_FULL] += heads * a->attn.head_dim;
+        s->attention[COST_FULL] += index;
+    }
     s->rope += (heads + 2 * kv) * a->attn.head_dim;
 }
 
@@ -100,6 +120,7 @@ static void count_ffn(struct cost_stage *s, const struct cost_model *m, uint32_t
 double cost_window(const struct arch *a)
 {
     if (a->encoder) return 2.0 * a->attn.window - (a->attn.window > 0); /* to both sides */
+    if (a->compression.o_groups > 0) return a->attn.window;
     return a->index.n_heads > 0 ? a->index.n_chosen : a->attn.window;
 }
 

@@ -323,6 +323,7 @@ static struct status settle_context(struct job *j)
     if (*n > j->model.context)
         return status_make(STATUS_USAGE, "--max-model-len: the model allows %u, found %u",
                            j->model.context, *n);
+    job_bound_context(*n, &j->model);
     if (*n >= 2) return settle_whole_texts(j);
     return status_make(STATUS_USAGE,
                        "--max-model-len: expected at least 2, a token of the prompt and one of the "

@@ -101,6 +101,12 @@ const struct flag_group job_groups[JOB_GROUP_COUNT] = {
     [JOB_HTTP] = GROUP(http_rows, http),
 };
 
+void job_bound_context(uint32_t max_model_len, struct arch *m)
+{
+    const bool is_less = max_model_len > 0 && max_model_len < m->context;
+    if (m->index.n_heads > 0 && is_less) m->context = max_model_len;
+}
+
 uint32_t job_step_tokens(const struct job_options *o, const struct arch *m, uint32_t context)
 {
     const uint32_t n = (uint32_t)o->schedule.step_tokens;

@@ -198,6 +198,10 @@ enum job_group {
 
 extern const struct flag_group job_groups[JOB_GROUP_COUNT];
 
+/* Local. Bounds the model's context by --max-model-len (0: it is not given) where it decides how
+ * much memory an index needs for scores and copied keys. */
+void job_bound_context(uint32_t max_model_len, struct arch *m);
+
 /* Local. Returns the maximum number of rows in a step: --step-tokens, but for an encoder at least
  * `context`, because an encoder takes a whole text in one step. */
 uint32_t job_step_tokens(const struct job_options *o, const struct arch *m, uint32_t context);

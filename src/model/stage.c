@@ -22,17 +22,22 @@ struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width)
     return (struct hidden){.n_rows = n_rows, .h = h, .bad = counters, .dropped = counters + n_rows};
 }
 
-static bool stage_is_quantized(const struct layer *l)
+bool stage_layer_is_quantized(const struct layer *l)
 {
     const struct attention_weights *a = &l->attention;
     const struct packed *all[] = {&a->q,
                                   &a->k,
                                   &a->v,
                                   &a->o,
+                                  &a->latent.q_a,
+                                  &a->latent.kv_a,
                                   &a->latent.index.q,
                                   &a->latent.index.k,
+                                  &a->latent.index.pool.kv,
+                                  &a->latent.index.pool.gate,
                                   &a->latent.o_a,
                                   &a->latent.pool.kv,
+                                  &a->latent.pool.gate,
                                   &l->ffn.gate,
                                   &l->ffn.up,
                                   &l->ffn.down,
@@ -53,7 +58,7 @@ static size_t codes_bytes(const struct stage *s, size_t n_most)
     const struct weights *w = s->o.weights;
     bool any = false;
     for (uint32_t i = 0; i < range_count(w->layers); i++) {
-        any = any || stage_is_quantized(&w->stage_layers[i]);
+        any = any || stage_layer_is_quantized(&w->stage_layers[i]);
     }
     return !any || stage_is_weight_only(&s->o) ? 0 : act_codes_bytes(s->o.max_rows, n_most);
 }

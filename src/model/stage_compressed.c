@@ -68,7 +68,7 @@ static struct entry_view entries_of(const struct stage *s, const struct layer *l
 {
     return (struct entry_view){.kv = kv_pool_layer(s->kv, layer->in_cache),
                                .rate = layer->rate,
-                               .index_dim = s->o.model->index.dim};
+                               .index_dim = arch_entry_key_dim(s->o.model, layer->index)};
 }
 
 /* Makes the entries that end in the part's rows, and their index keys. */
@@ -151,11 +151,27 @@ static void choose_entries(struct stage *s, const struct layer *layer, const str
     for (size_t i = 0; i < p->n_seqs; i++) choose_of(s, layer, &seqs[i], chosen);
 }
 
+/* Returns the most keys and entries that a row of the part sees: its sequence's last row sees most.
+ */
+static size_t most_seen(const struct stage *s, const struct layer *layer, const struct part *p)
+{
+    const struct arch *m = s->o.model;
+    const struct seq_rows *seqs = part_seqs(p, layer);
+    size_t most = 1;
+    for (size_t i = 0; i < p->n_seqs; i++) {
+        const size_t end = seqs[i].pos0 + seqs[i].n_rows;
+        size_t n = end / layer->rate;
+        if (stage_compressed_chooses(s, layer) && n > m->index.n_chosen) n = m->index.n_chosen;
+        n += end < m->attn.window ? end : m->attn.window;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
 /* s->qkv.o_wide [T, H, Hd] = attention of q to the window and the entries. */
 static void attend(struct stage *s, const struct layer *layer, const struct part *p)
 {
     const struct arch_index *m = &s->o.model->index;
-    const struct workspace_index work = workspace_index_of(s->o.model, s->o.max_rows);
     const bool chooses = stage_compressed_chooses(s, layer);
     int32_t *chosen = s->index.chosen + p->row0 * m->n_chosen;
     struct entry_attention a = {
@@ -175,14 +191,16 @@ static void attend(struct stage *s, const struct layer *layer, const struct part
         .chosen = chooses ? chosen : NULL,
         .n_chosen = m->n_chosen,
         .gathered = s->index.gathered,
-        .n_gather = work.n_gather,
-        .n_tiles = work.n_tiles,
         .blocks = s->index.blocks,
         .rows = s->index.rows};
     if (layer->rate == 0) {
         op_attention(s->o.kern, &a.attention);
         return;
     }
+    const struct workspace_index work =
+        workspace_index_seen(workspace_index_of(s->o.model, s->o.max_rows), most_seen(s, layer, p));
+    a.n_gather = work.n_gather;
+    a.n_tiles = work.n_tiles;
     if (chooses) choose_entries(s, layer, p, chosen);
     op_entry_attention(s->o.kern, &a);
 }

@@ -250,6 +250,10 @@ struct inner_rows {
     void *memory; /* for quantized rows that this rank alone reads; NULL: there are none */
 };
 
+/* stage.c. Local. True when a linear of the layer's attention or dense FFN has quantized weights, so
+ * that the stage needs memory for quantized rows. */
+bool stage_layer_is_quantized(const struct layer *l);
+
 /* A way to compute a stage's row-parallel linears (o_proj and the down projections): which of their
  * inputs and outputs a tp rank has, where it finds those of the other ranks, and which rows of h it
  * holds. stage_create chooses one of three, the same on all tp ranks. Each is a file with a drawing

@@ -119,11 +119,12 @@ SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "mixtral": GOLDENS / "mixtral"
            "head100": GOLDENS / "llama-head100" / "hf",
            **{name: GOLDENS / name / "hf" for name in FAMILIES}}
 DEMO = REPO / "models" / "demo" / "demo.h5"
-# Quantized from the model named before the dash; activations are int8.
+# Quantized from the model named before the last dash; activations are int8.
 QUANTIZED = {"demo-int8": "int8", "demo-int4": "int4", "dense-int4": "int4-asym-g32",
-             "mixtral-int8": "int8", "head100-int8": "int8", "gemma4-int8": "int8"}
-# The model named before the dash with another cache type, in as many runs as a family.
-KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8", "glm5-kv8": "int8"}
+             "mixtral-int8": "int8", "head100-int8": "int8", "gemma4-int8": "int8", "deepseek-v4-int8": "int8"}
+# The model named before the last dash with another cache type, in as many runs as a family.
+KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8", "glm5-kv8": "int8",
+            "deepseek-v4-kv8": "int8"}
 # fp8 weights with int8 activations: made like the quantized models, in as many runs as a family.
 FP8_CODES = {"mixtral-codes": "fp8-g32", "head100-codes": "fp8-g32"}
 QUANTIZED.update(FP8_CODES)
@@ -131,7 +132,7 @@ QUANTIZED.update(FP8_CODES)
 
 def source_of(name):
     """The model from which a quantized model is made; for others, the model itself."""
-    return name.split("-")[0] if name in QUANTIZED or name in KV_TYPES else name
+    return name.rsplit("-", 1)[0] if name in QUANTIZED or name in KV_TYPES else name
 
 
 def has_experts(name):
@@ -148,7 +149,7 @@ def has_states(name):
     return config is not None and re.search(STATES, (config / "config.json").read_text()) is not None
 
 
-FAMILY_DIMENSIONS["model"] = (FAMILIES + list(KV_TYPES) + ["mixtral-int8", "head100-int8", "gemma4-int8"] +
+FAMILY_DIMENSIONS["model"] = (FAMILIES + list(KV_TYPES) + ["mixtral-int8", "head100-int8", "gemma4-int8", "deepseek-v4-int8"] +
                               list(FP8_CODES))
 HAS_EXPERTS = {name: has_experts(name) for name in
                DIMENSIONS["model"] + FAMILY_DIMENSIONS["model"]}
@@ -211,7 +212,7 @@ def allowed(row):
     if row["model"] in ("mixtral-int8", "head100-int8", *FP8_CODES) and row["layout"] == "tp3":
         return False  # o_proj's leaves leave two units of heads
     if row["model"] in ("qwen3_5-moe", "nemotron-h-moe", "glm5", "glm5-kv8", "longcat-flash",
-                        "deepseek-v4") and row["layout"] == "tp3":
+                        "deepseek-v4", "deepseek-v4-int8", "deepseek-v4-kv8") and row["layout"] == "tp3":
         return False  # they have two heads, or two groups of heads
     if row["model"] in (*FP8_CODES, "nemotron-h-moe") and row["weights"] == "stream":
         return False  # refused

@@ -1,6 +1,7 @@
 /* Tests the ops of compressed attention: the sums of entries of all instruction sets, bit for bit;
  * entries against sums in double, cut into steps in any way; and attention to a window and entries
  * against ordinary attention over a cache that holds the same rows one after the other. */
+#include "kernels/body.h"
 #include "kernels/elementary.h"
 #include "kernels/ops.h"
 #include "util_kernels.h"
@@ -38,7 +39,7 @@ enum { N_ROWS = 150, DIM = 32, ROT = 8, KEY = 16, N_BLOCKS = 3 };
 
 /* A sequence and the weights of its entries. */
 struct world {
-    uint32_t rate, parts;
+    uint32_t rate, parts, dim; /* dim: DIM, or KEY for the index keys of entries */
     float *v, *z, *bias, *norm, *inv_freq, *state;
     char *cache;
     int32_t blocks[N_BLOCKS];
@@ -53,7 +54,7 @@ static uint32_t beside(enum dtype t)
 
 static struct world world_make(struct rng *r, enum dtype t, uint32_t rate, uint32_t parts)
 {
-    struct world w = {.rate = rate, .parts = parts, .blocks = {2, 0, 1}};
+    struct world w = {.rate = rate, .parts = parts, .dim = DIM, .blocks = {2, 0, 1}};
     const size_t width = (size_t)parts * DIM, block = kv_half_bytes(t, DIM) + beside(t);
     w.v = test_floats(N_ROWS * width);
     w.z = test_floats(N_ROWS * width);
@@ -93,7 +94,7 @@ static void world_free(struct world *w)
 /* Makes the entries of rows [begin, end) of the sequence. */
 static void pool_rows(const struct kern_table *k, const struct world *w, size_t begin, size_t end)
 {
-    const size_t width = (size_t)w->parts * DIM;
+    const size_t width = (size_t)w->parts * w->dim;
     float *v = test_floats((end - begin) * width);
     const struct seq_rows seq = {0, end - begin, begin, w->blocks, 0};
     memcpy(v, w->v + begin * width, (end - begin) * width * sizeof *v);
@@ -102,14 +103,15 @@ static void pool_rows(const struct kern_table *k, const struct world *w, size_t 
                                    .bias = w->bias,
                                    .norm = w->norm,
                                    .parts = w->parts,
-                                   .dim = DIM,
+                                   .dim = w->dim,
                                    .eps = 1e-6f,
                                    .inv_freq = w->inv_freq,
                                    .rot = ROT,
                                    .rope_scale = 1,
                                    .states = w->state,
-                                   .state_stride = pool_state_floats(w->parts, DIM),
+                                   .state_stride = pool_state_floats(w->parts, w->dim),
                                    .to = w->view,
+                                   .is_index = w->dim == KEY,
                                    .seqs = &seq,
                                    .n_seqs = 1,
                                    .n_rows = end - begin});
@@ -119,17 +121,17 @@ static void pool_rows(const struct kern_table *k, const struct world *w, size_t 
 /* Adds row p's part to the sums of channel c, in double. */
 static void add_row(const struct world *w, size_t p, uint32_t part, size_t c, double *l, double *s)
 {
-    const size_t width = (size_t)w->parts * DIM, i = part * DIM + c;
+    const size_t width = (size_t)w->parts * w->dim, i = part * w->dim + c;
     const double e = exp((double)w->z[p * width + i] + (double)w->bias[p % w->rate * width + i]);
     *l += e;
     *s += e * (double)w->v[p * width + i];
 }
 
-/* out [DIM] = entry n, in double. */
+/* out [w->dim] = entry n, or its index key, in double. */
 static void entry_of(const struct world *w, size_t n, double *out)
 {
     double squares = 0;
-    for (size_t c = 0; c < DIM; c++) {
+    for (size_t c = 0; c < w->dim; c++) {
         double l = 0, s = 0;
         for (size_t p = n * w->rate; p < (n + 1) * w->rate; p++) {
             if (w->parts == 2 && n > 0) add_row(w, p - w->rate, 0, c, &l, &s);
@@ -138,9 +140,10 @@ static void entry_of(const struct world *w, size_t n, double *out)
         out[c] = s / l;
         squares += out[c] * out[c];
     }
-    for (size_t c = 0; c < DIM; c++) out[c] *= (double)w->norm[c] / sqrt(squares / DIM + 1e-6);
+    for (size_t c = 0; c < w->dim; c++)
+        out[c] *= (double)w->norm[c] / sqrt(squares / w->dim + 1e-6);
     for (size_t i = 0; i < ROT / 2; i++) {
-        double *x = out + DIM - ROT + 2 * i;
+        double *x = out + w->dim - ROT + 2 * i;
         const double angle = (double)(n * w->rate) * (double)w->inv_freq[i], a = x[0], b = x[1];
         x[0] = a * cos(angle) - b * sin(angle);
         x[1] = b * cos(angle) + a * sin(angle);
@@ -175,6 +178,37 @@ static void entries_are_weighted_sums(void)
     }
 }
 
+/* Index keys are sums as entries are, beside these; op_entry_keys copies them in their order. */
+static void index_keys_are_sums_and_copied(void)
+{
+    static const uint32_t rates[] = {2, 4, 32, 64, 128};
+    const struct kern_table k = table_best();
+    struct rng r = {34};
+    for (int i = 0; i < 20; i++) {
+        const enum dtype t = i < 10 ? DTYPE_F32 : DTYPE_I8;
+        struct world w = world_make(&r, t, rates[i / 2 % 5], 1 + i % 2);
+        const struct seq_rows seq = {0, N_ROWS, 0, w.blocks, 0};
+        const size_t half = kv_half_bytes(t, KEY);
+        char *copy = test_memory(2 * half);
+        const struct kv_view to = {
+            .base = copy, .dtype = t, .n_kv_heads = 1, .head_dim = KEY, .latent = true};
+        w.dim = KEY;
+        pool_rows(&k, &w, 0, N_ROWS);
+        op_entry_keys(&k, &w.view, &seq, N_ROWS / w.rate, &to);
+        for (size_t n = 0; n < N_ROWS / w.rate; n++) {
+            double want[KEY];
+            entry_of(&w, n, want);
+            for (size_t c = 0; c < KEY; c++) {
+                const float got = kern_kv_load(t, copy + n / 64 * half, KEY, n % 64, c);
+                CU_ASSERT_DOUBLE_EQUAL(got, want[c],
+                                       (t == DTYPE_F32 ? 1e-5 : 0.03) * (1 + fabs(want[c])));
+            }
+        }
+        free(copy);
+        world_free(&w);
+    }
+}
+
 /* The whole cache has the same bytes for any cut of the rows, instruction set and team. */
 static void steps_change_no_bit(void)
 {
@@ -189,6 +223,7 @@ static void steps_change_no_bit(void)
         struct world whole = world_make(&same, t, rate, 1 + i % 2);
         struct world cut = world_make(&again, t, rate, 1 + i % 2);
         other.team = team;
+        whole.dim = cut.dim = i % 5 == 0 ? KEY : DIM;
         pool_rows(&ref, &whole, 0, N_ROWS);
         for (size_t begin = 0, end; begin < N_ROWS; begin = end) {
             end = begin + 1 + rng_below(&r, 40);
@@ -318,6 +353,7 @@ void suite_entries(CU_pSuite suite)
 {
     CU_add_test(suite, "sets agree on the sums", sets_agree_on_the_sums);
     CU_add_test(suite, "entries are weighted sums", entries_are_weighted_sums);
+    CU_add_test(suite, "index keys are sums and copied", index_keys_are_sums_and_copied);
     CU_add_test(suite, "steps change no bit", steps_change_no_bit);
     CU_add_test(suite, "rows attend to window and entries", rows_attend_to_window_and_entries);
 }

@@ -42,6 +42,37 @@ struct weights {
     float comb[ROWS_MOST * STREAMS_MOST * STREAMS_MOST];
 };
 
+static void weights_by(const struct kern_table *k, struct weights *w)
+{
+    op_stream_weights(k, &(struct stream_weights_args){.mix = w->mix,
+                                                       .base = w->base,
+                                                       .scale = w->scale,
+                                                       .n_rows = w->n_rows,
+                                                       .n = w->n,
+                                                       .iterations = w->iterations,
+                                                       .eps = 1e-3f,
+                                                       .pre = w->pre,
+                                                       .post = w->post,
+                                                       .comb = w->comb});
+}
+
+/* Computes w's weights with other instruction sets and a team: the same bits. */
+static void check_other_sets(const struct weights *w, size_t i, struct team *team)
+{
+    struct weights *other = test_memory(sizeof *other);
+    struct kern_table k = table_in_turn(i);
+    k.team = team;
+    *other = *w;
+    memset(other->pre, 0xFF, sizeof other->pre);
+    memset(other->post, 0xFF, sizeof other->post);
+    memset(other->comb, 0xFF, sizeof other->comb);
+    weights_by(&k, other);
+    CU_ASSERT_EQUAL(count_different(w->pre, other->pre, w->n_rows * w->n), 0);
+    CU_ASSERT_EQUAL(count_different(w->post, other->post, w->n_rows * w->n), 0);
+    CU_ASSERT_EQUAL(count_different(w->comb, other->comb, w->n_rows * w->n * w->n), 0);
+    free(other);
+}
+
 static void make_weights(struct rng *r, struct weights *w)
 {
     w->n = 1 + (uint32_t)rng_below(r, STREAMS_MOST);
@@ -52,16 +83,7 @@ static void make_weights(struct rng *r, struct weights *w)
     rng_floats(r, w->base, w->n_outputs, 1.0f);
     rng_floats(r, w->scale, 3, 1.5f);
     const struct kern_table k = table_ref();
-    op_stream_weights(&k, &(struct stream_weights_args){.mix = w->mix,
-                                                        .base = w->base,
-                                                        .scale = w->scale,
-                                                        .n_rows = w->n_rows,
-                                                        .n = w->n,
-                                                        .iterations = w->iterations,
-                                                        .eps = 1e-3f,
-                                                        .pre = w->pre,
-                                                        .post = w->post,
-                                                        .comb = w->comb});
+    weights_by(&k, w);
 }
 
 static void check_weights(const struct weights *w, size_t row)
@@ -85,12 +107,14 @@ static void check_weights(const struct weights *w, size_t row)
 static void weights_follow_the_equations(void)
 {
     struct rng r = {51};
+    struct team *team = test_team(3);
     struct weights *w = test_memory(sizeof *w);
     for (int i = 0; i < 200; i++) {
         float pre[ROWS_MOST * STREAMS_MOST];
         const struct kern_table k = table_ref();
         make_weights(&r, w);
         for (size_t row = 0; row < w->n_rows; row++) check_weights(w, row);
+        check_other_sets(w, (size_t)i, team);
         op_stream_weights(&k, &(struct stream_weights_args){.mix = w->mix,
                                                             .base = w->base,
                                                             .scale = w->scale,
@@ -101,6 +125,7 @@ static void weights_follow_the_equations(void)
         CU_ASSERT_EQUAL(count_different(pre, w->pre, w->n), 0);
     }
     free(w);
+    team_destroy(&team);
 }
 
 /* h [n_rows, n, width] after a block with output y, in double, and what the block reads. */
@@ -173,8 +198,9 @@ static void streams_are_mixed_and_added(void)
 static void ends_of_heads_rotate(void)
 {
     enum { ROWS = 3, HEADS = 2, WIDTH = 20, ROT = 12, N = ROWS * HEADS * WIDTH };
-    float x[N], turned[N], cos_of[ROWS * ROT / 2], sin_of[ROWS * ROT / 2];
+    float x[N], turned[N], same[N], cos_of[ROWS * ROT / 2], sin_of[ROWS * ROT / 2];
     struct rng r = {53};
+    struct team *team = test_team(3);
     const struct kern_table k = table_best();
     rng_floats(&r, x, N, 2.0f);
     memcpy(turned, x, sizeof x);
@@ -184,6 +210,15 @@ static void ends_of_heads_rotate(void)
     }
     struct rope_ends_args a = {turned, cos_of, sin_of, ROWS, HEADS, WIDTH, ROT, false};
     op_rope_ends(&k, &a);
+    for (size_t i = 0; i < 4; i++) { /* the reference, and other sets with a team */
+        struct kern_table other = i == 0 ? table_ref() : table_in_turn(i);
+        if (i > 0) other.team = team;
+        memcpy(same, x, sizeof x);
+        a.x = same;
+        op_rope_ends(&other, &a);
+        CU_ASSERT_EQUAL(count_different(same, turned, N), 0);
+    }
+    a.x = turned;
     for (int h = 0; h < ROWS * HEADS; h++) {
         const float *from = x + h * WIDTH, *to = turned + h * WIDTH;
         for (int i = 0; i < WIDTH - ROT; i++) CU_ASSERT_EQUAL(from[i], to[i]);
@@ -197,6 +232,7 @@ static void ends_of_heads_rotate(void)
     a.back = true;
     op_rope_ends(&k, &a);
     for (int i = 0; i < N; i++) CU_ASSERT_DOUBLE_EQUAL(turned[i], x[i], 1e-5);
+    team_destroy(&team);
 }
 
 /* SwiGLU with a limit is that of clamped inputs. */

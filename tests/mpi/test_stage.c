@@ -114,9 +114,29 @@ static void the_plan_prints_what_a_stage_allocates(void)
     }
 }
 
+/* A layer with one quantized linear, whichever it is, has its rows quantized: otherwise a mixed
+ * checkpoint would give other bytes where the layer is alone in its stage. */
+static void any_quantized_linear_counts(void)
+{
+    static struct layer l;
+    struct latent_weights *w = &l.attention.latent;
+    struct packed *const all[] = {
+        &w->q_a,     &w->kv_a,      &w->index.q,    &w->index.k,         &w->index.pool.kv,
+        &w->pool.kv, &w->pool.gate, &l.attention.q, &w->index.pool.gate, &w->o_a,
+        &l.ffn.gate, &l.ffn.down,   &l.attention.v,
+    };
+    CU_ASSERT_FALSE(stage_layer_is_quantized(&l));
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        all[i]->quant.kind = QUANT_INT8;
+        CU_ASSERT_TRUE(stage_layer_is_quantized(&l));
+        all[i]->quant.kind = QUANT_NONE;
+    }
+}
+
 void suite_stage(CU_pSuite suite);
 void suite_stage(CU_pSuite suite)
 {
     CU_add_test(suite, "the plan prints what a stage allocates",
                 the_plan_prints_what_a_stage_allocates);
+    CU_add_test(suite, "any quantized linear counts", any_quantized_linear_counts);
 }

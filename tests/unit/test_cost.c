@@ -321,6 +321,28 @@ static uint32_t hosts_of_experts(double network_bytes_s)
     return l.expert_hosts;
 }
 
+/* Layers of compressed attention see a window; those with an index, as many entries as it chooses,
+ * and it scores one entry for each `sparse_rate` positions; the others, one for each `full_rate`.
+ */
+static void compressed_attention_sees_entries(void)
+{
+    struct setup s;
+    setup_init(&s, MODEL_SMOLLM2, 1, (struct layout_flags){.tp = 1, .dp = 2});
+    struct arch m = *s.model.arch;
+    const double one = s.m.stages[0].attention[COST_FULL] / m.n_layers;
+    m.index = (struct arch_index){.n_heads = 4, .dim = 64, .n_chosen = 256};
+    m.compression = (struct arch_compression){.o_groups = 1, .sparse_rate = 4, .full_rate = 128};
+    m.attn.window = 128;
+    m.layer.compression[0] = COMPRESSION_SPARSE;
+    m.layer.compression[1] = COMPRESSION_FULL;
+    s.l.model.arch = &m;
+    CU_ASSERT_EQUAL(cost_model_init(&s.m, &s.node, &s.l, s.topo, s.order).code, STATUS_OK);
+    expect_near(cost_window(&m), 128);
+    expect_near(s.m.stages[0].attention[COST_WINDOWED], one * (m.n_layers + 2));
+    expect_near(s.m.stages[0].attention[COST_FULL], 4 * 64 / 2 / 4 + one / 128);
+    setup_fini(&s);
+}
+
 /* Experts over hosts are read once for all rows of the hosts, but the rows travel. */
 static void layouts_are_chosen_by_measured_speeds(void)
 {
@@ -455,6 +477,7 @@ void suite_cost(CU_pSuite suite)
     CU_add_test(suite, "experts are touched", experts_are_touched);
     CU_add_test(suite, "layouts by measured speeds", layouts_are_chosen_by_measured_speeds);
     CU_add_test(suite, "sparse attention", sparse_attention_sees_what_its_index_chooses);
+    CU_add_test(suite, "compressed attention sees entries", compressed_attention_sees_entries);
     CU_add_test(suite, "stages overlap", stages_overlap);
     CU_add_test(suite, "even jobs", even_jobs_are_compared);
     CU_add_test(suite, "a sample is continued", a_sample_is_continued);

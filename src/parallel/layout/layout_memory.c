@@ -146,6 +146,14 @@ struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows)
                                     .n_key_tiles = has_entries ? least / BLOCK : 0};
 }
 
+struct workspace_index workspace_index_seen(struct workspace_index all, uint64_t n_seen)
+{
+    const uint64_t n_blocks = all.n_gather * all.n_tiles;
+    all.n_tiles = min_u64(all.n_tiles, (n_seen + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS);
+    all.n_gather = n_blocks / all.n_tiles;
+    return all;
+}
+
 /* Returns the number of partials of the norm of an FFN's inner row; 0: it has no norm. */
 static uint64_t inner_sums(const struct arch *m)
 {
@@ -285,7 +293,8 @@ uint64_t layout_fixed_bytes(const struct layout_memory *m)
 }
 
 /* Bytes of a slot, which holds one sequence's states in f32: for each recurrent layer, the last
- * inputs of the convolution and the states of the value heads. */
+ * inputs of the convolution and the states of the value heads; for each layer with compressed
+ * entries, the sums of unfinished ones. */
 static uint64_t state_bytes(const struct layout *l, struct layout_place place)
 {
     const struct arch *m = l->model.arch;

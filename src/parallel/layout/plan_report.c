@@ -87,6 +87,29 @@ static struct status add_weight_size(const struct layout_model *m, uint64_t all_
     return status_ok();
 }
 
+/* Appends the shape of the attention. Compressed attention has heads as wide as its one key, and
+ * its index chooses entries. */
+static void add_attention(const struct arch *a, struct strbuf *line)
+{
+    const bool has_entries = a->compression.o_groups > 0;
+    strbuf_printf(line, ": %u layers of width %u, %u query and %u kv heads of %u", a->n_layers,
+                  a->width, a->attn.n_heads, a->attn.n_kv_heads,
+                  has_entries ? a->attn.query_dim : a->attn.value_dim);
+    if (has_entries) {
+        strbuf_printf(line,
+                      ", compressed attention: %u elements cached of a token and %u of entries "
+                      "beside them, on each tp rank",
+                      a->attn.kv_lora, arch_beside_dim(a));
+    } else if (a->attn.kv_lora > 0) {
+        strbuf_printf(line,
+                      ", latent attention: %u + %u elements cached of a token, on each tp rank",
+                      a->attn.kv_lora, a->attn.rotary);
+    }
+    if (a->index.n_heads > 0)
+        strbuf_printf(line, ", an index of %u heads of %u that chooses %u %s", a->index.n_heads,
+                      a->index.dim, a->index.n_chosen, has_entries ? "entries" : "positions");
+}
+
 static struct status add_model(const struct layout_model *m, struct strbuf *out)
 {
     const struct arch *a = m->arch;
@@ -101,17 +124,8 @@ static struct status add_model(const struct layout_model *m, struct strbuf *out)
     human_bytes(all, weights);
     struct strbuf line;
     strbuf_init(&line);
-    strbuf_printf(&line, "%s: %u layers of width %u, %u query and %u kv heads of %u", m->name,
-                  a->n_layers, a->width, a->attn.n_heads, a->attn.n_kv_heads, a->attn.value_dim);
-    if (a->attn.kv_lora > 0) {
-        strbuf_printf(&line,
-                      ", latent attention: %u + %u elements cached of a token, on each tp rank",
-                      a->attn.kv_lora, a->attn.rotary);
-    }
-    if (a->index.n_heads > 0) {
-        strbuf_printf(&line, ", an index of %u heads of %u that chooses %u positions",
-                      a->index.n_heads, a->index.dim, a->index.n_chosen);
-    }
+    strbuf_printf(&line, "%s", m->name);
+    add_attention(a, &line);
     if (a->delta.is_mamba) {
         strbuf_printf(&line,
                       ", a Mamba-2 scan in %u layers (%u heads in %u groups, states of %u x %u)",

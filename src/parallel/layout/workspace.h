@@ -116,6 +116,10 @@ struct workspace_index {
 /* Local. Returns the sizes of sparse attention's arrays for steps of n_rows rows. */
 struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows);
 
+/* Local. Returns `all` as it is used by rows that see at most n_seen (1 or more) of what fits: fewer
+ * tiles for each row, and so more rows in the same memory. */
+struct workspace_index workspace_index_seen(struct workspace_index all, uint64_t n_seen);
+
 /* Local. Returns the sizes of a stage's arrays on a place, for steps of n_rows rows. The only
  * computation of these sizes: model/stage.c allocates by it, layout_memory_of plans by it. */
 struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_place place,
