@@ -49,7 +49,7 @@ struct pack {
 static struct status pack_open(struct pack *p, const char *model)
 {
     size_t n;
-    TRY(job_paths_check_model(model));
+    TRY(job_paths_check_model("model", model));
     TRY(ckpt_open(model, &p->ckpt));
     const char *config = ckpt_config_json(p->ckpt, &n);
     TRY(status_wrap(arch_parse(config, n, "config.json", &p->model), "%s", model));

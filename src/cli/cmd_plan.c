@@ -136,8 +136,8 @@ static struct status no_fit(const struct layout_budget *b, const struct topo *t)
 }
 
 /* Sets *out to the memory of --draft on rank 0; zeros without it. */
-static struct status plan_draft(const struct plan_options *o, uint32_t context,
-                                struct draft_memory *out)
+static struct status plan_draft(const struct plan_options *o, const struct arch *model,
+                                uint32_t context, struct draft_memory *out)
 {
     const char *path = o->job.files.draft;
     const struct draft_limits limits = {context, o->job.model.kv_dtype, o->job.schedule.max_batch};
@@ -148,6 +148,8 @@ static struct status plan_draft(const struct plan_options *o, uint32_t context,
     if (o->flags.gpus_per_node > 0)
         return status_make(STATUS_USAGE, "--draft: not with --device cuda, nor with "
                                          "--gpus-per-node");
+    TRY(job_paths_check_model("draft", path));
+    TRY(status_wrap(draft_model_check(model), "--draft %s", path));
     const struct plan_source source = {path, o->flags.dtype, NULL, NULL};
     TRY(status_wrap(plan_model_read(&source, &m, &layout_model), "--draft"));
     TRY(status_wrap(draft_model_check(&m), "--draft %s", path));
@@ -195,7 +197,7 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
                                     .flags = flags};
     struct status st;
     bool fits = true;
-    TRY_GOTO(st, plan_draft(o, context, &draft), done);
+    TRY_GOTO(st, plan_draft(o, m->arch, context, &draft), done);
     budget.lead_bytes = draft_memory_bytes(&draft);
     m->keeps_windows =
         o->flags.gpus_per_node > 0 || context <= m->arch->attn.window || m->arch->encoder;
@@ -256,7 +258,7 @@ static struct status plan_run(const struct plan_options *o, struct config env)
 {
     const struct plan_flags *f = &o->flags;
     if (f->model == NULL) return status_make(STATUS_USAGE, "--model FILE is missing");
-    TRY(job_paths_check_model(f->model));
+    TRY(job_paths_check_model("model", f->model));
     if (f->policy != NULL && f->format == NULL)
         return status_make(STATUS_USAGE, "--policy: needs --format");
     const struct plan_source source = {f->model, f->dtype, f->format, f->policy};

@@ -19,9 +19,11 @@
  * DRAFT_KV_BYTES, but always holds one context. */
 enum { DRAFT_CONTEXTS = 16, DRAFT_KV_BYTES = 256 << 20 };
 
-static uint32_t blocks_for(uint32_t n_tokens)
+/* Returns the bytes of the lists of blocks and of tokens: a slot's lists grow to twice what it
+ * needs. */
+static uint64_t lists_bytes(uint64_t n_blocks)
 {
-    return (n_tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    return n_blocks * sizeof(int32_t) * (1 + 2 * (1 + KV_BLOCK_TOKENS));
 }
 
 uint64_t draft_memory_bytes(const struct draft_memory *m)
@@ -45,12 +47,13 @@ struct status draft_memory_of(const struct layout_model *m, const struct draft_l
         const uint32_t n = limits->max_batch > 0 && limits->max_batch < DRAFT_CONTEXTS
                                ? (uint32_t)limits->max_batch
                                : DRAFT_CONTEXTS;
-        uint64_t n_blocks = (uint64_t)n * blocks_for(context);
+        uint64_t n_blocks = (uint64_t)n * draft_blocks_for(context);
         if (n_blocks * one.kv_block_bytes > DRAFT_KV_BYTES)
             n_blocks = DRAFT_KV_BYTES / one.kv_block_bytes;
-        if (n_blocks < blocks_for(context)) n_blocks = blocks_for(context);
+        if (n_blocks < draft_blocks_for(context)) n_blocks = draft_blocks_for(context);
         *out = (struct draft_memory){.weights_bytes = one.weights_bytes,
-                                     .workspace_bytes = one.workspace_bytes + one.exchange_bytes,
+                                     .workspace_bytes = one.workspace_bytes + one.exchange_bytes +
+                                                        lists_bytes(n_blocks),
                                      .kv_bytes = n_blocks * one.kv_block_bytes,
                                      .n_blocks = (uint32_t)n_blocks};
     }
@@ -108,7 +111,7 @@ struct shown {
 
 static struct shown show(const char *bytes, size_t n)
 {
-    struct shown s = {"missing"};
+    struct shown s = {"no such token"};
     struct strbuf json;
     if (n == 0) return s;
     strbuf_init(&json);
@@ -206,6 +209,7 @@ static struct status measure(struct draft_model *d)
         d->step_ns = 0;
         TRY(draft_propose(d, &ask, 1));
     }
+    draft_slots_empty(d);
     log_line(LOG_INFO, "draft model: a step takes %.2f ms", d->step_ns * 1e-6);
     return status_ok();
 }

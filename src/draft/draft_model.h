@@ -32,8 +32,8 @@ struct status draft_memory_of(const struct layout_model *m, const struct draft_l
                               struct draft_memory *out);
 uint64_t draft_memory_bytes(const struct draft_memory *m);
 
-/* Local. Refuses a model whose wrong drafts could not be taken back, or that gives no tokens.
- * Errors: STATUS_USAGE. */
+/* Local. Refuses a model, the draft model or the one that checks its tokens, in which wrong drafts
+ * could not be taken back, or that gives no tokens. Errors: STATUS_USAGE. */
 struct status draft_model_check(const struct arch *m);
 
 /* Local. Opens the checkpoint and reads no weights. Errors: STATUS_INPUT, draft_model_check's,
@@ -56,6 +56,7 @@ struct draft_host {
     const struct model_flags *flags;
     enum loader_cache cache;
     uint64_t free_bytes; /* as in weights_source */
+    int32_t n_groups;    /* the scheduler asks for so many sets of sequences in turn */
 };
 
 /* Local. draft_model_load reads the weights; draft_model_start allocates the rest and measures a

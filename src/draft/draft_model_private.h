@@ -23,6 +23,8 @@ struct draft_slot {
     int32_t *blocks; /* [n_blocks] of blocks_capacity, owned memory */
     size_t n_blocks, blocks_capacity;
     uint64_t used; /* the number of the call that used it last; 0: never */
+    size_t n_late; /* in this call: rows that may still be computed of a text that lacks more; 0:
+                      all rows and drafts */
 };
 
 struct draft_model {
@@ -47,10 +49,21 @@ struct draft_model {
     double step_ns; /* recent time of a step of one row; 0: not measured */
 };
 
-/* draft_propose.c; all Local. draft_slots_destroy accepts a model that has none. Errors:
- * STATUS_MEMORY. */
+static inline size_t draft_blocks_for(size_t n_tokens)
+{
+    return (n_tokens + PLAN_BLOCK_TOKENS - 1) / PLAN_BLOCK_TOKENS;
+}
+
+/* draft_propose.c; all Local. draft_slots_empty forgets all sequences; draft_slots_destroy accepts
+ * a model that has none. Errors: STATUS_MEMORY. */
 struct status draft_slots_create(struct draft_model *d);
+void draft_slots_empty(struct draft_model *d);
 void draft_slots_destroy(struct draft_model *d);
+
+/* draft_propose.c; Local. In call d->n_calls, sets *out to the slot of the ask, with blocks for its
+ * rows and those of its drafts; NULL: it gets no drafts. Errors: STATUS_MEMORY. */
+struct status draft_slots_open(struct draft_model *d, struct draft_ask *ask,
+                               struct draft_slot **out);
 
 /* As struct draft_source says. Errors: STATUS_MEMORY, the engine's. */
 struct status draft_propose(void *draft_model, struct draft_ask *asks, size_t n);

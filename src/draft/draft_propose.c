@@ -14,6 +14,10 @@
 #include <assert.h>
 #include <string.h>
 
+/* Asks that lack more rows share DRAFT_STEP_ROWS in a call; others lack only the drafts that were
+ * right and the last token. */
+enum { ROWS_OF_COURSE = 32 };
+
 struct status draft_slots_create(struct draft_model *d)
 {
     const size_t n = d->memory.n_blocks;
@@ -59,32 +63,45 @@ size_t draft_n_known(void *draft_model, const struct draft_ask *ask)
     return slot != NULL ? n_same(slot, ask) : 0;
 }
 
-/* Returns the slot that was used longest ago, but not in this call, and not before call `from`;
- * with from 0 an unused slot comes first. NULL: there is none. */
+/* True when the sequence of the slot will probably be asked for again: groups take turns. */
+static bool is_in_use(const struct draft_model *d, const struct draft_slot *slot)
+{
+    return slot->used > 0 && slot->used + (uint64_t)d->host.n_groups >= d->n_calls;
+}
+
+/* Returns the slot that was used longest ago, but is not in use, and not before call `from`; with
+ * from 0 an unused slot comes first. NULL: there is none. */
 static struct draft_slot *oldest(struct draft_model *d, uint64_t from)
 {
     struct draft_slot *found = NULL;
     for (size_t i = 0; i < DRAFT_SLOTS; i++) {
         struct draft_slot *s = &d->slots[i];
-        if (s->used == d->n_calls || s->used < from) continue;
+        if (is_in_use(d, s) || s->used < from) continue;
         if (found == NULL || s->used < found->used) found = s;
     }
     return found;
 }
 
-/* Gives the slot's blocks back. */
+/* Gives the slot's blocks back and frees its lists. */
 static void empty(struct draft_model *d, struct draft_slot *slot)
 {
     for (size_t i = 0; i < slot->n_blocks; i++) d->free_blocks[d->n_free++] = slot->blocks[i];
-    slot->n_blocks = slot->n_tokens = 0;
-    slot->used = 0;
+    mem_free(&slot->tokens);
+    mem_free(&slot->blocks);
+    *slot = (struct draft_slot){0};
+}
+
+void draft_slots_empty(struct draft_model *d)
+{
+    for (size_t i = 0; i < DRAFT_SLOTS; i++) empty(d, &d->slots[i]);
 }
 
 /* Makes room in the slot's lists for n blocks. */
-static struct status grow(struct draft_slot *slot, size_t n)
+static struct status grow(const struct draft_model *d, struct draft_slot *slot, size_t n)
 {
     if (n <= slot->blocks_capacity) return status_ok();
-    const size_t from = slot->blocks_capacity, to = 2 * n;
+    const size_t from = slot->blocks_capacity, most = draft_blocks_for(d->context);
+    const size_t to = 2 * n < most ? 2 * n : most;
     TRY(mem_grow(&slot->blocks, from, to, sizeof *slot->blocks, "draft model"));
     TRY(mem_grow(&slot->tokens, from * PLAN_BLOCK_TOKENS, to * PLAN_BLOCK_TOKENS,
                  sizeof *slot->tokens, "draft model"));
@@ -93,43 +110,46 @@ static struct status grow(struct draft_slot *slot, size_t n)
 }
 
 /* Takes blocks for n_tokens rows, if need be those of the sequences that were asked for longest
- * ago. *ok is false when there are too few. */
+ * ago. *ok is false when there are too few; the slot then has none, so that others get them. */
 static struct status take_blocks(struct draft_model *d, struct draft_slot *slot, size_t n_tokens,
                                  bool *ok)
 {
-    const size_t n = (n_tokens + PLAN_BLOCK_TOKENS - 1) / PLAN_BLOCK_TOKENS;
+    const size_t n = draft_blocks_for(n_tokens);
     *ok = true;
-    TRY(grow(slot, n));
+    TRY(grow(d, slot, n));
     while (slot->n_blocks < n) {
         while (d->n_free == 0 && *ok) {
             struct draft_slot *other = oldest(d, 1);
             *ok = other != NULL;
             if (*ok) empty(d, other);
         }
-        if (!*ok) return status_ok();
+        if (!*ok) {
+            empty(d, slot);
+            return status_ok();
+        }
         slot->blocks[slot->n_blocks++] = d->free_blocks[--d->n_free];
     }
     return status_ok();
 }
 
-/* True when both models know all tokens of the ask that have no rows yet. */
-static bool knows_tokens(const struct draft_model *d, const struct draft_slot *slot,
-                         const struct draft_ask *ask)
+/* True when both models know the ask's tokens from the n-th on, which have no rows yet. */
+static bool knows_tokens(const struct draft_model *d, const struct draft_ask *ask, size_t n)
 {
-    for (size_t i = slot->n_tokens; i < ask->n_tokens; i++)
+    for (size_t i = n; i < ask->n_tokens; i++)
         if ((uint32_t)ask->tokens[i] >= d->vocab) return false;
     return true;
 }
 
-/* Sets *out to the slot of the ask, with blocks for its rows and those of its drafts; NULL: it gets
- * no drafts. */
-static struct status open_ask(struct draft_model *d, struct draft_ask *ask, struct draft_slot **out)
+struct status draft_slots_open(struct draft_model *d, struct draft_ask *ask,
+                               struct draft_slot **out)
 {
     struct draft_slot *slot = find_slot(d, ask->id);
     bool ok;
     *out = NULL;
     ask->n = 0;
+    ask->is_late = false;
     if (ask->n_tokens > d->context) return status_ok();
+    if (!knows_tokens(d, ask, slot != NULL ? n_same(slot, ask) : 0)) return status_ok();
     if (ask->n_tokens + (size_t)ask->n_most - 1 > d->context)
         ask->n_most = (int32_t)(d->context - ask->n_tokens) + 1;
     if (slot == NULL) {
@@ -141,7 +161,7 @@ static struct status open_ask(struct draft_model *d, struct draft_ask *ask, stru
     slot->used = d->n_calls;
     slot->n_tokens = n_same(slot, ask);
     TRY(take_blocks(d, slot, ask->n_tokens + (size_t)ask->n_most - 1, &ok));
-    if (ok && knows_tokens(d, slot, ask)) *out = slot;
+    if (ok) *out = slot;
     return status_ok();
 }
 
@@ -157,10 +177,27 @@ static size_t n_lacking(const struct draft_slot *slot, const struct draft_ask *a
     return ask->n_tokens + (size_t)ask->n - slot->n_tokens;
 }
 
+/* Makes asks late that lack many rows: in one call the model computes at most DRAFT_STEP_ROWS of
+ * them, because the model and its clients wait meanwhile. */
+static void limit_rows(struct draft_model *d, struct draft_ask *asks, size_t n)
+{
+    size_t left = DRAFT_STEP_ROWS;
+    for (size_t i = 0; i < n; i++) {
+        struct draft_slot *slot = d->of[i];
+        if (slot == NULL) continue;
+        const size_t n_rows = n_lacking(slot, &asks[i]);
+        asks[i].is_late = n_rows > ROWS_OF_COURSE && n_rows > left;
+        slot->n_late = asks[i].is_late ? left : 0;
+        if (asks[i].is_late && left == 0) d->of[i] = NULL;
+        if (n_rows > ROWS_OF_COURSE) left -= n_rows < left ? n_rows : left;
+    }
+}
+
 /* Adds the ask's next rows, at most n_most, to the plan; draws a token if they are the last. */
 static struct status add_rows(struct draft_model *d, const struct draft_slot *slot,
                               const struct draft_ask *ask, size_t n_most)
 {
+    if (slot->n_late > 0 && slot->n_late < n_most) n_most = slot->n_late;
     const size_t n_left = n_lacking(slot, ask), n = n_left < n_most ? n_left : n_most;
     const size_t end = slot->n_tokens + n;
     struct plan_seq seq = ask->draw;
@@ -188,12 +225,18 @@ static struct status plan_step(struct draft_model *d, const struct draft_ask *as
     return status_ok();
 }
 
-/* Takes an ask's result. Closes the ask after its last draft, or when its rows are of no use. */
+/* Takes an ask's result. Closes the ask after its last draft, after its last row in this call, or
+ * when its rows are of no use. */
 static void take_result(struct draft_model *d, const struct plan_seq *seq,
                         const struct result_seq *r, struct draft_ask *ask, struct draft_slot **slot)
 {
     (*slot)->n_tokens += (size_t)seq->n_rows;
-    if (r->n_bad == 0 && seq->want == 0) return;
+    if (r->n_bad == 0 && seq->want == 0) {
+        const size_t n_late = (*slot)->n_late;
+        (*slot)->n_late -= n_late > 0 ? (size_t)seq->n_rows : 0;
+        if (n_late > 0 && (*slot)->n_late == 0) *slot = NULL;
+        return;
+    }
     if (r->n_bad == 0 && r->token >= 0 && (uint32_t)r->token < d->vocab) {
         ask->drafts[ask->n++] = r->token;
         if (ask->n < ask->n_most) return;
@@ -231,7 +274,8 @@ struct status draft_propose(void *draft_model, struct draft_ask *asks, size_t n)
         d->of_capacity = 2 * n;
     }
     d->n_calls++;
-    for (size_t i = 0; i < n; i++) TRY(open_ask(d, &asks[i], &d->of[i]));
+    for (size_t i = 0; i < n; i++) TRY(draft_slots_open(d, &asks[i], &d->of[i]));
+    limit_rows(d, asks, n);
     for (;;) {
         TRY(plan_step(d, asks, n));
         if (d->plan.n_seqs == 0) return status_ok();
@@ -246,6 +290,9 @@ static double step_ns(void *draft_model)
 
 struct draft_source draft_model_source(struct draft_model *d)
 {
-    return (struct draft_source){
-        .propose = draft_propose, .n_known = draft_n_known, .step_ns = step_ns, .user = d};
+    return (struct draft_source){.propose = draft_propose,
+                                 .n_known = draft_n_known,
+                                 .step_ns = step_ns,
+                                 .context = d->context,
+                                 .user = d};
 }

@@ -2,6 +2,7 @@
  * the lead alone. */
 #include "base/mem.h"
 #include "draft/draft_model.h"
+#include "job/job_paths.h"
 #include "job/job_private.h"
 
 /* Refuses jobs whose drafts would be off. */
@@ -21,9 +22,7 @@ static struct status check_flags(const struct job *j)
     if (o->capacity.policy != CAPACITY_DROPLESS)
         return status_make(STATUS_USAGE,
                            "not with --capacity-factor, where a row depends on its batch");
-    if (!arch_has_states(&j->model)) return status_ok();
-    return status_make(STATUS_USAGE, "the model has recurrent layers or compressed entries, in "
-                                     "whose states wrong drafts would stay");
+    return draft_model_check(&j->model);
 }
 
 static struct status open_draft(struct job *j)
@@ -38,8 +37,16 @@ static struct status open_draft(struct job *j)
 
 struct status job_draft_open(struct job *j)
 {
-    if (j->o->files.draft == NULL || j->o->run.dry_run) return status_ok();
-    return status_wrap(open_draft(j), "--draft %s", j->o->files.draft);
+    if (j->o->files.draft == NULL || (j->o->run.dry_run && j->ckpt == NULL)) return status_ok();
+    TRY(job_paths_check_model("draft", j->o->files.draft));
+    TRY(status_wrap(open_draft(j), "--draft %s", j->o->files.draft));
+    if (j->o->run.dry_run) draft_model_destroy(&j->draft); /* nothing is computed */
+    return status_ok();
+}
+
+uint64_t job_draft_loaded_bytes(const struct job *j)
+{
+    return j->draft != NULL ? draft_model_memory(j->draft)->weights_bytes : 0;
 }
 
 uint64_t job_draft_bytes(const struct job *j)
@@ -61,13 +68,16 @@ struct status job_draft_load(struct job *j)
                                     .comm = j->comm,
                                     .flags = &j->o->model,
                                     .cache = j->o->run.file_cache,
-                                    .free_bytes = mem_available_bytes()};
+                                    .free_bytes = mem_available_bytes(),
+                                    .n_groups = (int32_t)j->layout->pp};
     const struct draft_memory *m = draft_model_memory(j->draft);
     log_line(LOG_INFO,
              "draft model %s: on this rank alone, weights %.1f MiB, workspace %.1f MiB, KV cache "
              "%.1f MiB",
              j->o->files.draft, (double)m->weights_bytes / (1 << 20),
              (double)m->workspace_bytes / (1 << 20), (double)m->kv_bytes / (1 << 20));
+    if (j->o->files.nodes != NULL)
+        log_line(LOG_WARN, "--nodes: the forecast counts no draft tokens");
     return status_wrap(draft_model_load(j->draft, &host), "--draft %s", j->o->files.draft);
 }
 

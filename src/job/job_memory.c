@@ -199,7 +199,11 @@ static uint64_t free_bytes(const struct job *j)
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
     const struct topo_rank *here = &j->topo->ranks[launched];
     const uint64_t limit = j->topo->nodes[here->host].memory_bytes;
-    const uint64_t used = mem_peak_bytes() * here->n_local_ranks;
+    const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
+    const bool has_lead = j->topo->ranks[j->order[0]].host == here->host;
+    const uint64_t draft = job_draft_loaded_bytes(j); /* the lead's alone */
+    const uint64_t used =
+        less(mem_peak_bytes(), is_lead ? draft : 0) * here->n_local_ranks + (has_lead ? draft : 0);
     const uint64_t left = limit > used ? limit - used : 0;
     const uint64_t available = mem_available_bytes();
     return available < left ? available : left;

@@ -184,9 +184,8 @@ static struct status settle_head(struct job *j)
 
 /* Sets the number of draft tokens; 0 unless may_share. A number given by the user is used as it is,
  * of the draft model's tokens if there is one, and `mtp` uses every guess; `auto` and `ngram` draft
- * as many as are worth their cost. On a device
- * `auto` must be asked for: its steps were never timed, and drafts change the shapes of steps,
- * which recorded graphs replay. */
+ * as many as are worth their cost. On a device `auto` must be asked for: its steps were never
+ * timed, and drafts change the shapes of steps, which recorded graphs replay. */
 static void settle_drafts(struct job *j, bool may_share)
 {
     struct schedule_flags *f = &j->options.schedule;
@@ -282,7 +281,7 @@ static struct status read_adapters(struct job *j)
 
 struct status job_read_model(struct job *j)
 {
-    TRY(job_paths_check_model(j->o->files.model));
+    TRY(job_paths_check_model("model", j->o->files.model));
     TRY(ckpt_open(j->o->files.model, &j->ckpt));
     size_t n;
     const char *config = ckpt_config_json(j->ckpt, &n);

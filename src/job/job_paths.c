@@ -72,17 +72,17 @@ static struct status check_named(const char *flag, const char *path)
     return status_make(STATUS_USAGE, "--%s: expected a file's name, found an empty one", flag);
 }
 
-struct status job_paths_check_model(const char *model)
+struct status job_paths_check_model(const char *flag, const char *model)
 {
     const char *end = strrchr(model, '.');
     const bool is_source =
         end != NULL && (strcasecmp(end, ".gguf") == 0 || strcasecmp(end, ".safetensors") == 0);
-    TRY(check_named("model", model));
+    TRY(check_named(flag, model));
     if (!is_source && !is_folder(model)) return status_ok();
     return status_make(STATUS_INPUT,
-                       "--model %s: expected a checkpoint of shoal's, found a %s; make one of it "
+                       "--%s %s: expected a checkpoint of shoal's, found a %s; make one of it "
                        "with: shoal convert SRC DST.h5",
-                       model, is_source ? "file of another kind" : "folder");
+                       flag, model, is_source ? "file of another kind" : "folder");
 }
 
 struct status job_paths_check_copy(const char *from, const char *to, const char *more)
@@ -147,13 +147,14 @@ static struct status check_output(const struct job_options *o)
                        o->files.output);
 }
 
-enum { NAMED_MAX = 2 * FLAG_LIST_MAX + 11 };
+enum { NAMED_MAX = 2 * FLAG_LIST_MAX + 12 };
 
 /* Lists the files that the flags name; returns their number. */
 static size_t list_named(const struct job_options *o, struct named files[NAMED_MAX])
 {
     size_t n = 0;
     files[n++] = (struct named){"model", o->files.model, false};
+    files[n++] = (struct named){"draft", o->files.draft, false};
     for (size_t i = 0; i < o->files.input.n; i++)
         files[n++] = (struct named){"input", o->files.input.values[i], false};
     for (size_t i = 0; i < o->files.adapter.n; i++) {

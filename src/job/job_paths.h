@@ -27,9 +27,9 @@ struct status job_paths_check_written(const char *flag, const char *path);
 struct status job_paths_check_more(const struct job_options *options, const char *flag,
                                    const char *path);
 
-/* Local. Checks the name of a checkpoint. Errors: STATUS_INPUT when it is a folder, or a file that
- * `shoal convert` reads; STATUS_USAGE when it is empty. */
-struct status job_paths_check_model(const char *model);
+/* Local. Checks the name of a checkpoint, which a flag gives. Errors: STATUS_INPUT when it is a
+ * folder, or a file that `shoal convert` reads; STATUS_USAGE when it is empty. */
+struct status job_paths_check_model(const char *flag, const char *model);
 
 /* Local. For commands that make a checkpoint from another file: checks that `to` is neither `from`
  * nor `more` (NULL: none), does not have the suffix of a source, and is not a device or a pipe.

@@ -96,13 +96,15 @@ void job_close(struct job *j);
 
 /* --- job_draft.c: without --draft nothing is done, and no bytes are needed --- */
 
-/* Local. Opens the draft model: sets j->draft. Errors: STATUS_USAGE (flags and models with which it
- * cannot be used, other tokens), STATUS_INPUT, STATUS_MEMORY. */
+/* Local. Opens the draft model: sets j->draft. A dry run only checks it, and does not if it has no
+ * checkpoint of the model. Errors: STATUS_USAGE (flags and models with which it cannot be used,
+ * other tokens), STATUS_INPUT, STATUS_MEMORY. */
 struct status job_draft_open(struct job *j);
 
-/* Local. Return the bytes that the lead needs for the draft model; and those that this rank will
- * still take for it after draft_model_load. */
+/* Local. Return the bytes that the lead needs for the draft model; those of them that
+ * draft_model_load takes; and those that this rank will still take for it afterwards. */
 uint64_t job_draft_bytes(const struct job *j);
+uint64_t job_draft_loaded_bytes(const struct job *j);
 uint64_t job_draft_later_bytes(const struct job *j);
 
 /* Local. On the lead, load the draft model's weights, and make the rest once the memory is divided.

@@ -112,14 +112,17 @@ class DraftTest:
 
     def check_resume(self, base):
         """Killed with a draft model and resumed without one, or with another one: the journal keeps no draft
-        model. Commits go by the clock, so it takes the first that leaves something to resume."""
+        model. Commits go by the clock, so it takes the first that leaves something to resume, if any does."""
         few = ["--max-batch", 3, "--checkpoint-tokens", 5]
         ways = [["--draft", DEMO, "--speculate", 3], [], ["--draft", self.bad, "--speculate", 2], ["--draft", self.int4]]
         for first, then in zip(ways, ways[1:] + ways[:1], strict=True):
             for commit in range(2, 30):
                 done = self.shoal(*self.argv(*first, *few, "--restart", "--failpoint", f"journal_write:{commit}"),
                                   journal=True)
-                expect(done.status not in (0, 2), f"it was not killed: {done}")
+                expect(done.status != 2, f"refused: {done}")
+                if done.status == 0:  # the clock left time for fewer commits
+                    expect(self.output.read_bytes() == base, f"other bytes with {first}")
+                    break
                 self.shoal.must(*self.argv(*then, *few), journal=True)
                 found = json.loads(self.report.read_text())
                 expect(self.output.read_bytes() == base, f"other bytes after a kill with {first} and {then}")
@@ -130,19 +133,59 @@ class DraftTest:
         audit = self.shoal.must(*self.argv("--draft", DEMO, "--speculate", 3, "--audit", 9), journal=True)
         expect("0 differ" in audit.out, audit.out)
 
-    def refused(self, wanted, *flags):
+    def refused(self, wanted, *flags, status=2):
         done = self.shoal(*self.argv(*flags, "--restart"))
-        expect(done.status == 2 and wanted in done.err, f"expected '{wanted}': {done}")
+        expect(done.status == status and wanted in done.err, f"expected '{wanted}': {done}")
 
     def check_refusals(self):
         for way in ("off", "ngram", 0):
             self.refused("expected --speculate auto or a number", "--draft", DEMO, "--speculate", way)
         self.refused("not with --capacity-factor", "--draft", DEMO, "--capacity-factor", 1)
-        self.refused("draft model ", "--draft", DEMO, "--memory", "20M")
+        self.refused(f"--draft {HF}: expected a checkpoint of shoal's, found a folder", "--draft", HF, status=3)
+        self.check_memory()
         self.check_other_tokens()
         for golden, wanted in [("qwen3-next", "recurrent layers"), ("llama-gqa", "token 256: expected ")]:
             self.shoal.must("convert", GOLDENS / golden / "hf", self.work / f"{golden}.h5")
             self.refused(wanted, "--draft", self.work / f"{golden}.h5")
+
+    def needed_mib(self, *flags):
+        """The memory that a job asks for when it gets hardly any."""
+        done = self.shoal(*self.argv(*flags, "--restart", "--memory", "1M"))
+        return int(re.search(r"needs at least (\d+) MiB", done.err).group(1))
+
+    def check_memory(self):
+        """A bound that is enough for the model alone is refused with the draft model."""
+        alone, both = self.needed_mib(), self.needed_mib("--draft", DEMO)
+        expect(both > alone + 4, f"{alone} MiB alone, {both} with a draft model")
+        bound = ["--memory", f"{(alone + both) // 2}M"]
+        self.run(*bound)
+        self.refused("a rank needs at least ", "--draft", DEMO, *bound)
+
+    def check_dry_run(self):
+        """A dry run reads the draft model's file and tokens if it has a model's."""
+        dry = ["--dry-run", "--draft"]
+        self.shoal.must(*self.argv("--restart", *dry, DEMO))
+        self.refused("token 256: expected ", *dry, self.work / "llama-gqa.h5")
+        self.refused("missing.h5", *dry, self.work / "missing.h5", status=3)
+
+    def check_late(self):
+        """A text that the draft model lacks is computed 256 tokens at a time, without drafts meanwhile."""
+        for n_prompt, n_drafts in ((250, 1), (300, 0)):
+            line = dict(custom_id="a", prompt=[5 + i % 90 for i in range(n_prompt)], max_tokens=3, ignore_eos=True)
+            write_lines(self.work / "long.jsonl", [line])
+            base, _ = self.run("--speculate", "off", lines="long.jsonl")
+            rows, found = self.run("--draft", DEMO, "--speculate", 4, lines="long.jsonl")
+            expect(rows == base and found["model_drafts"] == n_drafts, f"{n_prompt} tokens: {found['model_drafts']}")
+            lines = [line | dict(max_tokens=9, custom_id=f"{i}", seed=i) for i in range(6)]
+            write_lines(self.work / "long.jsonl", lines)
+            base, _ = self.run("--speculate", "off", lines="long.jsonl")
+            rows, found = self.run("--draft", DEMO, "--speculate", 2, lines="long.jsonl")
+            expect(rows == base and found["model_drafts"] > 0, f"6 of {n_prompt} tokens: {found['model_drafts']}")
+
+    def check_many(self, base):
+        """More sequences, in two groups, than the draft model has room for: the others get no drafts."""
+        _, found = self.check("many", base, DEMO, "--pp", 2, "--speculate", 2, "--max-batch", 24, ranks=2)
+        expect(found["model_drafts"] > 0, "no drafts")
 
     def check_other_tokens(self):
         """Another token is named; without a tokenizer the number of ids decides; a larger vocabulary is padding."""
@@ -174,6 +217,10 @@ class DraftTest:
         plain = self.shoal("plan", "--model", DEMO, "--memory", "64M")
         done = self.shoal("plan", "--model", DEMO, "--memory", "64M", "--draft", DEMO)
         expect((plain.status, done.status) == (0, 2), f"{plain}\n{done}")
+        for wanted, flags in [("recurrent layers", ["--model", self.work / "qwen3-next.h5", "--draft", DEMO]),
+                              ("--draft a.gguf: expected ", ["--model", DEMO, "--draft", "a.gguf"])]:
+            done = self.shoal("plan", *flags)
+            expect(done.status != 0 and wanted in done.err, f"expected '{wanted}': {done}")
 
     def main(self):
         self.make_models()
@@ -185,9 +232,12 @@ class DraftTest:
         _, found = self.check("tight", base, DEMO, "--speculate", 4, "--kv-blocks", 5, "--chunk", 30)
         expect(found["preemptions"] > 0, "no preemptions")
         self.check("long drafts", base, self.int4, "--speculate", 31, "--chunk", 7, "--prefix-cache", "off", *few)
+        self.check_many(base)
+        self.check_late()
         self.check_itself()
         self.check_resume(base)
         self.check_refusals()
+        self.check_dry_run()
         self.check_plan()
 
 

@@ -4,7 +4,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "serve/schedule/drafting.h"
-#include "serve/schedule/scheduler.h"
+#include "serve/schedule/scheduler_private.h"
 #include "util_serve.h"
 
 #include <CUnit/CUnit.h>
@@ -397,6 +397,24 @@ static struct status propose_any(void *user, struct draft_ask *asks, size_t n)
     return status_ok();
 }
 
+/* A draft model that gives no drafts: it has no room, or is still busy with the text. */
+struct giver {
+    bool is_late;
+    size_t n_asks, most_tokens;
+};
+
+static struct status propose_none(void *user, struct draft_ask *asks, size_t n)
+{
+    struct giver *g = user;
+    for (size_t i = 0; i < n; i++) {
+        asks[i].n = 0;
+        asks[i].is_late = g->is_late;
+        if (asks[i].n_tokens > g->most_tokens) g->most_tokens = asks[i].n_tokens;
+    }
+    g->n_asks += n;
+    return status_ok();
+}
+
 static size_t knows_none(void *user, const struct draft_ask *ask)
 {
     (void)user, (void)ask;
@@ -430,18 +448,92 @@ static void no_draft_model_changes_a_byte(void)
         if (i == 3) o.drafts.cost = floats;
         if (i > 0)
             o.drafts.model =
-                (struct draft_source){propose_any, knows_none, takes_no_time, &n_asked};
+                (struct draft_source){propose_any, knows_none, takes_no_time, 4096, &n_asked};
         util_lead_run_text(&o, &lines, &summary, i == 0 ? &without : &with);
         CU_ASSERT_EQUAL(summary.n_error_rows, 0);
         if (i > 0) CU_ASSERT_STRING_EQUAL(without.data, with.data);
         CU_ASSERT_EQUAL(summary.model_drafts.n > 0, i > 0);
-        CU_ASSERT(summary.model_drafts.n <= summary.n_drafts && summary.n_drafts <= n_asked);
+        CU_ASSERT(summary.model_drafts.n <= summary.n_drafts && summary.model_drafts.n <= n_asked);
         n_asked = 0;
     }
     strbuf_fini(&lines);
     strbuf_fini(&without);
     strbuf_fini(&with);
     tokenizer_destroy(&t);
+}
+
+/* Answers a text of 60 tokens with a draft model that gives none; the number of tokens that it
+ * takes is `context`. */
+static void run_in_vain(struct giver *g, uint32_t context)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    struct serve_summary summary = {0};
+    struct lead_options o = util_lead_options(t, NULL, NULL);
+    struct strbuf lines, out;
+    strbuf_init(&lines);
+    strbuf_init(&out);
+    strbuf_puts(&lines, "{\"prompt\":\"words\",\"max_tokens\":60,\"ignore_eos\":true}\n");
+    o.schedule.n_drafts = 15;
+    o.drafts.cost = floats;
+    o.drafts.no_repeats = true;
+    o.drafts.model = (struct draft_source){.propose = propose_none,
+                                           .n_known = knows_none,
+                                           .step_ns = takes_no_time,
+                                           .context = context,
+                                           .user = g};
+    util_lead_run_text(&o, &lines, &summary, &out);
+    CU_ASSERT_EQUAL(summary.n_error_rows, 0);
+    CU_ASSERT_EQUAL(summary.n_drafts, 0);
+    strbuf_fini(&lines);
+    strbuf_fini(&out);
+    tokenizer_destroy(&t);
+}
+
+static void a_draft_model_is_asked_in_vain_a_few_times(void)
+{
+    struct giver without_room = {0}, late = {.is_late = true}, short_context = {.is_late = true};
+    run_in_vain(&without_room, 4096);
+    CU_ASSERT(without_room.n_asks > 0 && without_room.n_asks < 8);
+    run_in_vain(&late, 4096);
+    CU_ASSERT(late.n_asks > 40);
+    run_in_vain(&short_context, 30);
+    CU_ASSERT(short_context.n_asks > 0 && short_context.most_tokens <= 30);
+}
+
+/* Drafts that got no row are compared with the token; without one nothing is learned. */
+static void a_draft_without_a_row_is_no_wrong_one(void)
+{
+    int32_t drafts[] = {5, 6};
+    struct scheduler s = {.predicted_odds = 0.5f};
+    struct sequence q = {.drafts = drafts, .n_proposed = 2};
+    const struct result_seq same = {.token = 5}, other = {.token = 6}, none = {.token = -1};
+    scheduler_learn_model(&s, &q, &none, 0);
+    CU_ASSERT(s.predicted_odds == 0.5f && q.drafting.n_predicted == 0);
+    scheduler_learn_model(&s, &q, &same, 0);
+    CU_ASSERT(s.predicted_odds > 0.5f && q.drafting.n_predicted == 1);
+    s.predicted_odds = 0.5f;
+    scheduler_learn_model(&s, &q, &other, 0);
+    CU_ASSERT(s.predicted_odds < 0.5f);
+    s.predicted_odds = 0.5f;
+    q.n_drafts = 1; /* the second got no row */
+    scheduler_learn_model(&s, &q, &same, 1);
+    CU_ASSERT(s.predicted_odds > 0.5f);
+}
+
+/* The odds rise while sequences are open but not asked, not while nothing decodes. */
+static void odds_recover_while_none_is_asked(void)
+{
+    struct microbatch m = {0};
+    struct replica replica = {.groups = &m};
+    struct scheduler s = {
+        .o.n_replicas = 1, .replicas = &replica, .n_timed = 100, .predicted_odds = 0.3f};
+    struct drafting_step step = {0};
+    drafting_times(&floats, step.times);
+    struct status st = scheduler_ask_model(&s, 0, &step);
+    CU_ASSERT(!status_failed(&st) && s.predicted_odds == 0.3f);
+    m.n_open = 1;
+    st = scheduler_ask_model(&s, 0, &step);
+    CU_ASSERT(!status_failed(&st) && s.predicted_odds > 0.3f);
 }
 
 void suite_drafting(CU_pSuite suite);
@@ -460,6 +552,11 @@ void suite_drafting(CU_pSuite suite)
                 a_draft_model_is_asked_where_it_pays);
     CU_add_test(suite, "slow steps hardly count", slow_steps_hardly_count);
     CU_add_test(suite, "no draft model changes a byte", no_draft_model_changes_a_byte);
+    CU_add_test(suite, "a draft model is asked in vain a few times",
+                a_draft_model_is_asked_in_vain_a_few_times);
+    CU_add_test(suite, "a draft without a row is no wrong one",
+                a_draft_without_a_row_is_no_wrong_one);
+    CU_add_test(suite, "odds recover while none is asked", odds_recover_while_none_is_asked);
     CU_add_test(suite, "a full step takes no guess", a_full_step_takes_no_guess);
     CU_add_test(suite, "experts are met once", experts_are_met_once);
     CU_add_test(suite, "other replicas wait, too", other_replicas_wait_too);

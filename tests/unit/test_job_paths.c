@@ -81,13 +81,14 @@ static void a_copy_takes_no_ones_place(void)
 static void models_that_are_none_yet_are_named(void)
 {
     setup();
-    CU_ASSERT_EQUAL(job_paths_check_model(model).code, STATUS_OK);
-    CU_ASSERT_EQUAL(job_paths_check_model("not-there").code,
+    CU_ASSERT_EQUAL(job_paths_check_model("model", model).code, STATUS_OK);
+    CU_ASSERT_EQUAL(job_paths_check_model("model", "not-there").code,
                     STATUS_OK); /* opening the file will report it */
     const char *const sources[] = {dir, "a.gguf", "a/b.safetensors"};
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
-        const struct status st = job_paths_check_model(sources[i]);
+        const struct status st = job_paths_check_model("draft", sources[i]);
         CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+        CU_ASSERT_EQUAL(strncmp(st.text, "--draft ", 8), 0);
         CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "shoal convert"));
     }
     teardown();
@@ -148,12 +149,13 @@ static void files_that_are_read_are_kept(void)
 {
     setup();
     touch(other);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         struct job_options o = {.files = {.model = model, .output = "-", .metrics = other}};
         if (i == 0) o.files.nodes = other;
         if (i == 1) o.files.prompt_template = other;
         if (i == 2) o.layout.expert_load = other;
         if (i == 3) o.rank.pair_template = other;
+        if (i == 4) o.files.draft = other;
         CU_ASSERT_EQUAL(job_paths_check(&o).code, STATUS_USAGE);
     }
     unlink(other);
@@ -202,7 +204,7 @@ static void empty_names_are_refused(void)
     CU_ASSERT_EQUAL(job_paths_check(&o).code, STATUS_USAGE);
     CU_ASSERT_EQUAL(check(other, "", NULL).code, STATUS_USAGE);
     CU_ASSERT_EQUAL(check(other, NULL, "").code, STATUS_USAGE);
-    CU_ASSERT_EQUAL(job_paths_check_model("").code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_model("model", "").code, STATUS_USAGE);
     CU_ASSERT_EQUAL(job_paths_check_copy(model, "", NULL).code, STATUS_USAGE);
     CU_ASSERT_EQUAL(job_paths_check_copy("", other, NULL).code, STATUS_USAGE);
     char *path = NULL;

@@ -310,6 +310,20 @@ static void fit_speaks_for_every_rank(void)
     }
 }
 
+/* A draft model is rank 0's, whose budget is its own or an even part of its host's memory. */
+static void a_draft_model_needs_room(void)
+{
+    struct choice c;
+    choice_init(&c, MODEL_QWEN3, "pack:2 core:12 pu:1", 2, (struct layout_flags){.tp = 2});
+    const uint64_t needed = layout_fit_of(&c.l, c.t, &c.budget).needed_bytes;
+    c.budget.lead_bytes = 1001;
+    CU_ASSERT_EQUAL(layout_fit_of(&c.l, c.t, &c.budget).needed_bytes, needed + 501);
+    c.budget.rank_bytes = needed + 1000;
+    const struct layout_fit fit = layout_fit_of(&c.l, c.t, &c.budget);
+    CU_ASSERT(!fit.fits && fit.worst_rank == 0 && fit.needed_bytes == needed + 1001);
+    choice_fini(&c);
+}
+
 /* Adapters for which one rank has no room are divided among stages. */
 static void adapters_need_room(void)
 {
@@ -581,6 +595,7 @@ void suite_layout_choose(CU_pSuite suite)
                 halves_pay_for_many_rows_over_a_slow_link);
     CU_add_test(suite, "what does not fit", what_does_not_fit_is_returned_with_its_lack);
     CU_add_test(suite, "fit speaks for every rank", fit_speaks_for_every_rank);
+    CU_add_test(suite, "a draft model needs room", a_draft_model_needs_room);
     CU_add_test(suite, "adapters need room", adapters_need_room);
     CU_add_test(suite, "flags are kept", flags_are_kept);
     CU_add_test(suite, "--ep alone is --tp", ep_alone_is_tp);

@@ -52,6 +52,17 @@ uint64_t layout_adapter_bytes(const struct layout *l, uint32_t pp,
     return layer_bytes * range_count(layout_layers(l, pp));
 }
 
+/* Returns which part of lead_bytes counts on a rank. Where the budget is an even part of a host's
+ * memory, the ranks of the lead's host share them; which host that is, is not known here. */
+static uint64_t lead_part(const struct layout_budget *b, const struct topo *t, uint32_t rank)
+{
+    uint32_t n = t->ranks[0].n_local_ranks;
+    if (b->rank_bytes > 0) return rank == 0 ? b->lead_bytes : 0;
+    for (uint32_t r = 1; r < t->n_ranks; r++)
+        if (t->ranks[r].n_local_ranks < n) n = t->ranks[r].n_local_ranks;
+    return (b->lead_bytes + n - 1) / n;
+}
+
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                                 const struct layout_budget *budget)
 {
@@ -68,7 +79,7 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
             const struct layout_memory m =
                 layout_memory_of(l, layout_place_of(l, rank), budget->kv, budget->step_tokens);
             const uint64_t fixed = layout_fixed_bytes(&m) + layout_adapter_bytes(l, pp, budget) +
-                                   (rank == 0 ? budget->lead_bytes : 0);
+                                   lead_part(budget, t, rank);
             if (fixed + needed(&m, budget, context_blocks) > fit.needed_bytes) {
                 fit.needed_bytes = fixed + needed(&m, budget, context_blocks);
                 fit.worst_rank = rank;

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "plan/step_plan.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,18 +21,22 @@ struct draft_ask {
     int32_t n_most;       /* how many drafts are wanted, above 0 */
     int32_t *drafts;      /* [n_most] the result: the first `n` are set */
     int32_t n;
+    bool is_late; /* set by propose: n is 0 because the draft model still computes the tokens; it
+                     goes on when it is asked again */
 };
 
 /* All functions are Local. `user` is their first argument. */
 struct draft_source {
     /* Answers asks [n], each of another sequence. An ask gets fewer drafts, or none, where the
-     * draft model's memory or context ends. Errors: STATUS_MEMORY and the engine's. NULL: there is
+     * draft model's memory or context ends. A call computes only so many tokens that it takes no
+     * longer than a few steps. Errors: STATUS_MEMORY and the engine's. NULL: there is
      * no draft model. */
     struct status (*propose)(void *user, struct draft_ask *asks, size_t n);
     /* Returns how many of the ask's first tokens need not be computed again. */
     size_t (*n_known)(void *user, const struct draft_ask *ask);
     /* Returns the nanoseconds that a step of one row of the draft model takes, as measured. */
     double (*step_ns)(void *user);
+    uint32_t context; /* an ask with more tokens gets no drafts */
     void *user;
 };
 

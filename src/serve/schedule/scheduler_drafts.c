@@ -188,7 +188,7 @@ void scheduler_learn(struct scheduler *s, struct sequence *q, const struct resul
 {
     struct drafting *d = &q->drafting;
     int32_t n_tried = q->is_predicted || q->n_proposed > 0 ? 0 : q->n_drafts;
-    if (q->n_proposed > 0) scheduler_learn_model(s, q, q->n_drafts, n_right);
+    if (q->n_proposed > 0) scheduler_learn_model(s, q, first, n_right);
     if (n_tried == 0) n_right = 0;
     if (n_tried == 0 && d->n_same > 0) { /* the first draft got no row, but can be compared */
         n_tried = 1;

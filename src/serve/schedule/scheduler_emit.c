@@ -185,6 +185,7 @@ struct status scheduler_emit(struct scheduler *s, int32_t i, int32_t group, uint
     const bool is_bound = s->bound.most_ns > 0 || s->eased.most_ns > 0;
     const bool is_timed = is_bound || s->o.n_tier_slots > 0 || s->o.draft_model.propose != NULL;
     m->plan_ns = is_timed ? clock_ns() : 0;
+    m->drafting_ns = s->stats->model_drafts.ns;
     for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
         if (q->n_rows == 0) continue;
         TRY(emit_sequence(s, plan, q));

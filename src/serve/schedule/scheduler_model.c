@@ -1,5 +1,5 @@
-/* Draft tokens from a second model (--draft): asks it for drafts where its steps and the drafts'
- * rows take less time than right drafts save. How the time of a step depends on its rows is a
+/* Draft tokens from a second model (--draft): asks it for drafts where right drafts save more
+ * time than its steps and the drafts' rows take. How the time of a step depends on its rows is a
  * formula (drafting_times). How long a step of one row takes in either model is measured, because
  * it depends on the machine and the layout. Drafts change no byte, so neither does the clock. */
 #include "base/clock.h"
@@ -37,11 +37,12 @@ static float model_step(const struct scheduler *s)
     return s->row_ns > 0 ? (float)(d->step_ns(d->user) / s->row_ns) : 0;
 }
 
-/* Decides whether the draft model may be asked for q: it is not if the text gives better drafts. */
+/* Decides whether the draft model may be asked for q: it is not if the text gives better drafts, or
+ * if q is too long for it. */
 static struct status may_ask(const struct scheduler *s, const struct drafting_step *step,
                              struct sequence *q, bool *may)
 {
-    *may = q->may_draft;
+    *may = q->may_draft && q->r->n_tokens <= s->o.draft_model.context;
     if (!*may || !weighs_cost(step)) return status_ok();
     if (!s->o.no_repeats) TRY(drafting_look(&q->drafting, q->r->tokens, q->r->n_tokens));
     const float odds = odds_of_model(s, q);
@@ -138,48 +139,71 @@ static void choose_asks(struct scheduler *s, const struct drafting_step *step, i
     all->n = n;
 }
 
-/* Takes the proposals: each sequence's n_proposed. Adds them to *step. */
+/* Takes the proposals: each sequence's n_proposed. A sequence for which the draft model has no room
+ * or no token counts as one with a wrong draft, so that it is asked in vain only a few times. */
 static void take_proposals(struct scheduler *s, struct drafting_step *step)
 {
     for (size_t i = 0; i < s->model_asks.n; i++) {
         struct sequence *q = s->model_asks.of[i];
-        q->n_proposed = s->model_asks.asks[i].n;
+        const struct draft_ask *a = &s->model_asks.asks[i];
+        q->n_proposed = a->n;
         step->n_good += drafting_expected(s->model_asks.odds[i], q->n_proposed);
+        if (a->n == 0 && !a->is_late) drafting_learn_predicted(&q->drafting, false);
     }
 }
 
-/* When drafts do not pay, raises their estimated probability a little, so that they are tried again
- * from time to time. */
-static void recover_odds(struct scheduler *s)
+/* Raises step->most_rows to the rows that the group has with its proposals. */
+static void count_proposals(const struct scheduler *s, int32_t group, struct drafting_step *step)
+{
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        const struct microbatch *m = &s->replicas[i].groups[group];
+        int32_t n = m->n_rows;
+        for (const struct sequence *q = m->running.head; q != NULL; q = q->next) n += q->n_proposed;
+        if (n > step->most_rows) step->most_rows = n;
+    }
+}
+
+/* When sequences of the group may get drafts but none is asked for, raises the estimated
+ * probability of drafts a little, so that they are tried again from time to time. */
+static void recover_odds(struct scheduler *s, int32_t group)
 {
     static const float recovery = 1.0f / 8192;
-    if (s->predicted_odds < 1) s->predicted_odds += recovery;
+    int32_t n_open = 0;
+    for (int32_t i = 0; i < s->o.n_replicas; i++) n_open += s->replicas[i].groups[group].n_open;
+    if (n_open > 0 && s->predicted_odds < 1) s->predicted_odds += recovery;
+}
+
+/* Leaves in s->model_asks the sequences of the group for which the draft model is asked. */
+static struct status find_asks(struct scheduler *s, int32_t group, const struct drafting_step *step)
+{
+    struct model_asks *all = &s->model_asks;
+    int32_t n_each = s->o.flags.n_drafts, n_busiest = 0;
+    float saved;
+    for (int32_t i = 0; i < s->o.n_replicas; i++)
+        TRY(add_asks(s, step, &s->replicas[i].groups[group], &n_each, &n_busiest));
+    if (all->n == 0) return status_ok();
+    const struct drafting_asked asked = {
+        .odds = all->odds, .n = (int32_t)all->n, .n_busiest = n_busiest, .step = model_step(s)};
+    n_each = drafting_asked_worth(&asked, step, n_each, &saved);
+    choose_asks(s, step, n_each, saved);
+    return status_ok();
 }
 
 struct status scheduler_ask_model(struct scheduler *s, int32_t group, struct drafting_step *step)
 {
     struct model_asks *all = &s->model_asks;
-    int32_t n_each = s->o.flags.n_drafts, n_busiest = 0;
-    float saved;
     all->n = 0;
     if (weighs_cost(step) && s->n_timed < TIMED_LEAST) return status_ok();
-    for (int32_t i = 0; i < s->o.n_replicas; i++)
-        TRY(add_asks(s, step, &s->replicas[i].groups[group], &n_each, &n_busiest));
-    if (all->n == 0 || n_each == 0) {
-        recover_odds(s);
+    TRY(find_asks(s, group, step));
+    if (all->n == 0) {
+        recover_odds(s, group);
         return status_ok();
     }
-    const struct drafting_asked asked = {
-        .odds = all->odds, .n = (int32_t)all->n, .n_busiest = n_busiest, .step = model_step(s)};
-    n_each = drafting_asked_worth(&asked, step, n_each, &saved);
-    if (n_each == 0) recover_odds(s);
-    choose_asks(s, step, n_each, saved);
-    if (all->n == 0) return status_ok();
     const uint64_t since = clock_ns();
     TRY(s->o.draft_model.propose(s->o.draft_model.user, all->asks, all->n));
     s->stats->model_drafts.ns += clock_ns() - since;
-    step->most_rows += n_each * n_busiest;
     take_proposals(s, step);
+    count_proposals(s, group, step);
     return status_ok();
 }
 
@@ -193,16 +217,23 @@ void scheduler_time_step(struct scheduler *s, const struct replica *replica,
     drafting_times(&s->o.draft_cost, times);
     if (times[1] == 0) return;
     for (int32_t g = 0; g < s->o.n_groups; g++) n_busy += replica->groups[g].n_flight > 0;
-    const double one = (double)(clock_ns() - m->plan_ns) / (n_busy * (double)times[m->n_rows]);
+    const uint64_t drafting = s->stats->model_drafts.ns - m->drafting_ns; /* of other groups */
+    const double ns = (double)(clock_ns() - m->plan_ns - drafting);
+    const double one = ns / (n_busy * (double)times[m->n_rows]);
     if (s->n_timed < TIMED_LEAST) s->n_timed++;
     s->row_ns = drafting_usual_ns(s->row_ns, one);
 }
 
-void scheduler_learn_model(struct scheduler *s, struct sequence *q, int32_t n_tried,
+void scheduler_learn_model(struct scheduler *s, struct sequence *q, const struct result_seq *first,
                            int32_t n_right)
 {
     static const float weight = 1.0f / 64;
-    for (int32_t i = 0; i <= n_right && i < (n_tried > 0 ? n_tried : 1); i++) {
+    int32_t n_tried = q->n_drafts;
+    if (n_tried == 0 && first->token >= 0) { /* the first draft got no row, but can be compared */
+        n_tried = 1;
+        n_right = first->token == q->drafts[0];
+    }
+    for (int32_t i = 0; i <= n_right && i < n_tried; i++) {
         const bool is_right = i < n_right;
         drafting_learn_predicted(&q->drafting, is_right);
         s->predicted_odds += weight * ((is_right ? 1.0f : 0.0f) - s->predicted_odds);

@@ -20,6 +20,7 @@ struct microbatch {
                                      flight */
     int32_t n_open;               /* sequences that may get drafts in the step being planned */
     uint64_t step, plan_ns;       /* number and time of the last plan; plan_ns 0: not needed */
+    uint64_t drafting_ns;         /* time that the draft model had taken before the last plan */
     struct sequence **flight;     /* [n_flight], owned memory: the last plan's sequences in
                                      order; a preempted sequence stays until its result comes */
     size_t n_flight, flight_capacity;
@@ -260,9 +261,9 @@ struct status scheduler_ask_model(struct scheduler *s, int32_t group, struct dra
 void scheduler_time_step(struct scheduler *s, const struct replica *replica,
                          const struct microbatch *m);
 
-/* scheduler_model.c. Local. Updates the probabilities of q's n_tried drafts from the draft model.
- */
-void scheduler_learn_model(struct scheduler *s, struct sequence *q, int32_t n_tried,
+/* scheduler_model.c. Local. Updates the probabilities of q's drafts from the draft model; as
+ * scheduler_learn, which calls it. */
+void scheduler_learn_model(struct scheduler *s, struct sequence *q, const struct result_seq *first,
                            int32_t n_right);
 
 /* scheduler_drafts.c. Local. Updates the probability of the prediction layer's guesses by comparing

@@ -48,8 +48,8 @@ struct sequence {
     bool is_predicted;  /* the step's draft is the prediction layer's guess */
     int32_t predicted;  /* the layer's guess of the token after the first n_before tokens */
     size_t n_before;    /* 0: no guess */
-    int32_t n_proposed; /* drafts that the draft model proposed for the step; 0: none, its drafts
-                           are others */
+    int32_t n_proposed; /* drafts that the draft model proposed for the step; 0: none, so n_drafts
+                           counts drafts from elsewhere */
 
     /* its blocks on disk (scheduler_tier.c) */
     size_t n_wanted;   /* how many of its first blocks the cache counts as wanted while the
