@@ -43,16 +43,19 @@ static void search_part(const void *job, struct part part)
     if (have_nan(codes, (end - p) * s->panel_bytes)) atomic_store(s->found, true);
 }
 
-void op_fp8_plain(const struct kern_table *k, struct packed *w)
+bool op_fp8_has_nan(const struct kern_table *k, const struct packed *w)
 {
-    assert(k->device == NULL);
-    w->fp8_plain = false;
-    if (w->quant.kind != QUANT_FP8 || !cpu_subnormals_are_fast()) return;
+    assert(k->device == NULL && w->quant.kind == QUANT_FP8);
     atomic_bool found = false;
     const struct search s = {.w = w,
                              .n_panels = ((size_t)w->n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS,
                              .panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in),
                              .found = &found};
     part_run(k->team, s.n_panels * (s.panel_bytes / LINE + 1), search_part, &s);
-    w->fp8_plain = !found;
+    return found;
+}
+
+void op_fp8_plain(const struct kern_table *k, struct packed *w)
+{
+    w->fp8_plain = w->quant.kind == QUANT_FP8 && cpu_subnormals_are_fast() && !op_fp8_has_nan(k, w);
 }

@@ -7,9 +7,13 @@
 
 #include "kernels/kern.h"
 
+/* Local. Threaded. Returns whether a code of w is NaN. w is fp8 and on the CPU. Reads all its
+ * codes. */
+bool op_fp8_has_nan(const struct kern_table *k, const struct packed *w);
+
 /* Local. Threaded. Sets w->fp8_plain: w is fp8, none of its codes is NaN, and this CPU is fast with
- * subnormal floats (cpu.h). Reads all codes of the weight, which is on the CPU. To be called once
- * they are loaded, and again after any of them changed. */
+ * subnormal floats (cpu.h). w is on the CPU. To be called once its codes are loaded, and again
+ * after any of them changed. */
 void op_fp8_plain(const struct kern_table *k, struct packed *w);
 
 #endif

@@ -118,6 +118,36 @@ static void quant_weight(struct kat_bench *b, struct quant_format f, void *scale
         dtype_from_f32(f.scale_dtype, b->w, n, scales);
 }
 
+/* Returns whether linears of one to three float rows give the same outputs when they do not look at
+ * the codes of w, which is fp8 without NaN. */
+static bool plain_agrees(struct kat_bench *b, const struct packed *w)
+{
+    struct packed plain_w = *w;
+    plain_w.fp8_plain = true;
+    bool agrees = true;
+    for (size_t n_rows = 1; n_rows <= 3; n_rows++) {
+        uint64_t h[2];
+        for (int plain = 0; plain < 2; plain++) {
+            const struct linear_group g = {plain ? &plain_w : w, 0, n_rows};
+            const struct linear_args a = {.groups = &g,
+                                          .n_groups = 1,
+                                          .x = b->kv,
+                                          .x_stride = QUANT_INS,
+                                          .y = b->y,
+                                          .y_stride = OUTS_PADDED,
+                                          .sums = b->sums};
+            const struct linear_slice all = {.panel1 = OUTS_PADDED / 16, .row1 = n_rows};
+            memset(b->y, 0, sizeof b->y);
+            memset(b->sums, 0, sizeof b->sums);
+            (w->leaf > 0 ? b->t->linear_quant_leaf : b->t->linear_quant)[QUANT_FP8](&a, &all);
+            h[plain] = kat_hash(kat_hash_start, b->y, sizeof b->y);
+            h[plain] = kat_hash(h[plain], b->sums, sizeof b->sums);
+        }
+        agrees &= h[0] == h[1];
+    }
+    return agrees;
+}
+
 /* Hashes linears with quantized weights of one format, for int8 and for float activations, with
  * and without leaves. */
 static uint64_t kat_linear_quant(struct kat_bench *b, enum dtype which)
@@ -168,6 +198,9 @@ static uint64_t kat_linear_quant(struct kat_bench *b, enum dtype which)
         run_slice(&a, &few);
         if (n_rows > n_few) run_slice(&a, &rest);
         h = kat_hash(kat_hash(h, b->y, sizeof b->y), b->sums, sizeof b->sums);
+        /* the last two runs: float rows, without and with leaves; usual_values left no NaN */
+        const bool has_plain = f.kind == QUANT_FP8 && f.scale_dtype == DTYPE_F16 && run >= 6;
+        if (has_plain && !plain_agrees(b, &w)) h = ~h;
     }
     return h;
 }

@@ -94,6 +94,10 @@ struct status weights_move_experts(const struct weights_source *from, struct wei
         if (!status_failed(&st)) weights_prepare_fp8(&m.ld, from->fp8_as_int8);
         st = comm_agree(from->comm, st);
     }
+    if (w->lends_by != NULL && !status_failed(&st)) {
+        st = weights_lend(w, from->layout);
+        st = comm_agree(from->comm, st);
+    }
     mem_free(&m.ld.targets);
     mem_free(&m.ld.wants);
     return st;

@@ -109,7 +109,8 @@ struct status weights_open_stream(struct weights *w, const struct weights_source
  * room. */
 void *weights_lend_memory(struct weights *w, size_t n_bytes);
 
-/* **Collective (EP)**, once the weights are loaded. Finds the other ranks' experts in each layer
+/* **Collective (EP)**, once the weights are loaded, and again after experts moved, because each
+ * rank has its own struct packed of every expert. Finds the other ranks' experts in each layer
  * whose experts are all in shared segments. Errors: STATUS_MEMORY. */
 struct status weights_lend(struct weights *w, const struct layout *l);
 

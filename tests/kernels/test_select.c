@@ -103,6 +103,17 @@ static void bad_sharing(const struct attn_args *a, const struct attn_slice *s)
     if (s->n_shared > 0) a->out[0] = f32_from_bits(f32_bits(a->out[0]) ^ 1u);
 }
 
+/* Wrong where no fp8 code is looked at. */
+static void bad_plain(const struct linear_args *a, const struct linear_slice *s)
+{
+    const struct packed *w = a->groups[0].w;
+    struct kern_table ref;
+    kern_fill_ref(&ref);
+    (w->leaf > 0 ? ref.linear_quant_leaf : ref.linear_quant)[QUANT_FP8](a, s);
+    if (w->fp8_plain && w->leaf > 0) a->sums[w->n_out - 1] ^= 1;
+    if (w->fp8_plain && w->leaf == 0) a->y[0] = f32_from_bits(f32_bits(a->y[0]) ^ 1u);
+}
+
 static void check_finds(const struct kern_table *t, const char *op)
 {
     const struct status st = kern_check(t);
@@ -132,6 +143,12 @@ static void a_wrong_kernel_is_found_and_named(void)
     kern_fill_ref(&t);
     t.attention_fold = bad_fold;
     check_finds(&t, "attention_fold");
+    kern_fill_ref(&t);
+    t.linear_quant[QUANT_FP8] = bad_plain;
+    check_finds(&t, "linear_quant fp8 in groups of 32");
+    kern_fill_ref(&t);
+    t.linear_quant_leaf[QUANT_FP8] = bad_plain;
+    check_finds(&t, "linear_quant fp8 in groups of 32");
 }
 
 void suite_select(CU_pSuite suite);

@@ -7,6 +7,8 @@
 #include "base/mem.h"
 #include "checkpoint/convert/convert.h"
 #include "engine/engine.h"
+#include "kernels/fp8_plain.h"
+#include "parallel/layout/expert_places.h"
 #include "parallel/layout/kv_groups.h"
 
 #include <errno.h>
@@ -41,7 +43,8 @@ static void open_model(struct model *m, const char *name)
     snprintf(path, sizeof path, "/tmp/shoal-test-engine-%ld.h5", pid);
     snprintf(dir, sizeof dir, "%s/golden/models/%s", TEST_DATA_DIR, name);
     snprintf(source, sizeof source, "%s/hf", dir);
-    const struct convert_options o = {.source = source, .path = path, .keep_dtype = true};
+    const struct convert_options o = {
+        .source = source, .path = path, .keep_dtype = true, .keep_codes = true};
     if (util_rank() == 0) CU_ASSERT_EQUAL_FATAL(convert_run(&o, NULL, NULL).code, STATUS_OK);
     MPI_Barrier(MPI_COMM_WORLD);
     CU_ASSERT_EQUAL_FATAL(ckpt_open(path, &m->ckpt).code, STATUS_OK);
@@ -276,6 +279,100 @@ static void experts_that_cannot_be_lent_stay(void)
     free(m);
 }
 
+/* --- experts that are lent and move --------------------------------------------------------- */
+
+/* Calls use for each matrix of the experts of other ranks. */
+static void each_lent(const struct layout *l, const struct weights *w,
+                      void (*use)(const struct kern_table *k, struct packed *p))
+{
+    for (uint32_t i = 0; i < range_count(w->layers); i++) {
+        const struct moe_weights *moe = &w->stage_layers[i].moe;
+        struct packed *arrays[] = {moe->gate, moe->up, moe->down};
+        for (size_t a = 0; a < 3 && moe->has_others; a++) {
+            for (uint32_t place = 0; place < layout_n_places(l); place++) {
+                if (place >= w->experts.begin && place < w->experts.end) continue;
+                use(w->kern, arrays[a] + ((ptrdiff_t)place - (ptrdiff_t)w->experts.begin));
+            }
+        }
+    }
+}
+
+/* As if the expert had replaced one with NaN, or without. */
+static void make_stale(const struct kern_table *k, struct packed *p)
+{
+    CU_ASSERT_EQUAL(p->quant.kind, QUANT_FP8);
+    op_fp8_plain(k, p);
+    p->fp8_plain = !p->fp8_plain;
+}
+
+static void check_fresh(const struct kern_table *k, struct packed *p)
+{
+    struct packed fresh = *p;
+    op_fp8_plain(k, &fresh);
+    CU_ASSERT_EQUAL(p->fp8_plain, fresh.fp8_plain);
+}
+
+/* Experts at their places by a load that grows with the id, or falls in every second one. */
+static struct expert_places *places_by(const struct layout *l, bool falls)
+{
+    const uint32_t n = l->model.arch->moe.n_experts, n_layers = l->model.arch->n_layers;
+    struct expert_places *p = NULL;
+    int64_t *load = calloc((size_t)n_layers * n, sizeof *load);
+    for (uint32_t i = 0; i < n_layers * n; i++)
+        load[i] = falls && i % n % 2 == 0 ? n - i % n : 1 + i % n;
+    CU_ASSERT_EQUAL_FATAL(expert_places_create(l, load, NULL, &p).code, STATUS_OK);
+    free(load);
+    return p;
+}
+
+static void move_lent(const struct layout *whole, void *ctx)
+{
+    struct model *m = ctx;
+    if (whole->ep == 1) return;
+    struct layout *l = malloc(sizeof *l);
+    struct weights *w = NULL;
+    struct kern_table kern;
+    struct loader_stats stats;
+    struct comm *c = util_comm(whole, 1);
+    const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
+    CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
+    *l = *whole;
+    choose_cuts(m, &kern, c, rank, l);
+    struct expert_places *places[] = {places_by(l, false), places_by(l, true)};
+    l->expert_places = places[0];
+    const struct weights_source source = {.model = &m->config,
+                                          .layout = l,
+                                          .place = layout_place_of(l, rank),
+                                          .kern = &kern,
+                                          .ckpt = m->ckpt,
+                                          .comm = c};
+    CU_ASSERT_EQUAL_FATAL(weights_load(&source, &w, &stats).code, STATUS_OK);
+    count_lent(m, w);
+    m->n_layouts += l->lends_experts;
+    each_lent(l, w, make_stale);
+    CU_ASSERT_EQUAL(weights_move_experts(&source, w, places[1], &stats).code, STATUS_OK);
+    CU_ASSERT(stats.n_bytes_host > 0); /* experts moved */
+    each_lent(l, w, check_fresh);
+    MPI_Barrier(MPI_COMM_WORLD); /* other ranks have read this rank's experts */
+    weights_destroy(&w);
+    for (int i = 0; i < 2; i++) expert_places_destroy(&places[i]);
+    comm_stop(&c);
+    free(l);
+}
+
+/* After a move, each rank knows which of the other ranks' new experts have NaN. */
+static void lent_experts_follow_a_move(void)
+{
+    struct model *m = malloc(sizeof *m);
+    open_model(m, "deepseek-v3-fp8");
+    util_each_layout(&m->layout_model, move_lent, m);
+    uint64_t n_lent = m->n_lent;
+    MPI_Allreduce(MPI_IN_PLACE, &n_lent, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    CU_ASSERT_EQUAL(n_lent > 0, m->n_layouts > 0);
+    close_model(m);
+    free(m);
+}
+
 static void biased_experts_run_in_every_layout(void)
 {
     try_model("gpt-oss", 1, 0xf7647f084b3e060f);
@@ -351,6 +448,7 @@ void suite_engine(CU_pSuite suite)
                 a_model_of_experts_runs_in_every_layout);
     CU_add_test(suite, "biased experts run in every layout", biased_experts_run_in_every_layout);
     CU_add_test(suite, "experts that cannot be lent stay", experts_that_cannot_be_lent_stay);
+    CU_add_test(suite, "lent experts follow a move", lent_experts_follow_a_move);
     CU_add_test(suite, "what leaves the grid is counted alike in every layout",
                 what_leaves_the_grid_is_counted_alike_in_every_layout);
     CU_add_test(suite, "an engine may end before its first step",
