@@ -16,7 +16,8 @@ import subprocess
 import sys
 import time
 
-from program import GOLDENS, TESTS, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
+from program import (GOLDENS, HANGS_S, TESTS, Shoal, expect, fresh_folder, main_of, processes_with, read_rows,
+                     write_lines)
 
 GGUF, IMPORTS = TESTS / "golden" / "gguf", TESTS / "golden" / "imports"
 FLOATS = ["--quantized", "dequantize"]
@@ -222,14 +223,18 @@ class ConvertTest:
             argv = [TESTS / "mpirun.sh", ranks] if ranks > 1 else []
             argv = [str(a) for a in (*argv, self.shoal.path, "convert", source, target, *flags)]
             self.kill_while_it_writes(argv, target)
+            # ranks outlive a killed mpirun for a moment and may finish: then the file is whole
+            end = time.monotonic() + HANGS_S
+            while processes_with(str(target)):
+                expect(time.monotonic() < end, f"{ranks} ranks: a killed convert still runs")
+                time.sleep(0.02)
             if ranks > 1 and target.exists():
-                # ranks outlive a killed mpirun for a moment and may finish: then the file is whole
                 self.shoal.must("inspect", target, "--verify")
                 target.unlink()
             expect(not target.exists(), f"{ranks} ranks: a killed convert left {target}")
         done = self.shoal.must("convert", folder, target, "--dtype", "f32", ranks=2)
         expect("1 tensors" in done.out and target.stat().st_size > BIG_ROWS * BIG_COLS * 4,
-               f"after the kills: {done}")
+               f"after the kills: {done}\n{done.out}{target.stat().st_size} bytes")
         done = self.shoal.must("convert", model, target, "--format", "int8", ranks=2)
         expect("rounded to int8-g32" in done.out, f"after the kills: {done}")
         print("  killed: nothing under the final name; the next one succeeds")

@@ -28,7 +28,7 @@ import time
 import zlib
 from pathlib import Path
 
-from program import REPO, TESTS, Load, Shoal, expect, fresh_folder, main_of, write_lines
+from program import REPO, TESTS, Load, Shoal, expect, fresh_folder, main_of, processes_with, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_LINES = 48
@@ -82,18 +82,6 @@ def job_lines(special=True):
     lines[7]["top_p"] = 3
     lines[20]["custom_id"] = "k3"
     return lines
-
-
-def processes_with(text):
-    """The ids of processes whose command line contains text."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if text.encode() in path.read_bytes() and int(path.parts[2]) != os.getpid():
-                found.append(int(path.parts[2]))
-        except OSError:
-            continue
-    return found
 
 
 def ranks_of(shoal, output):
