@@ -16,7 +16,7 @@ enum {
     ROPE_MOST = 1024,   /* rotated elements of a head */
 };
 
-static size_t places_of(uint32_t rate)
+static size_t entry_places_of(uint32_t rate)
 {
     return rate < KV_BLOCK_TOKENS ? KV_BLOCK_TOKENS / rate : 1;
 }
@@ -38,7 +38,7 @@ static struct kv_row entry_place(const struct entry_view *v, const struct seq_ro
                                  bool is_index)
 {
     const struct kv_view *kv = &v->kv;
-    const size_t n = places_of(v->rate), slot = w % n, bytes = dtype_bytes(kv->dtype);
+    const size_t n = entry_places_of(v->rate), slot = w % n, bytes = dtype_bytes(kv->dtype);
     const size_t entry = kv->head_dim * bytes, key = v->index_dim * bytes;
     char *block = (char *)kern_kv_half(kv, block_of_entry(seq, v->rate, w), 0, 0) +
                   kv_half_bytes(kv->dtype, kv->head_dim);
@@ -220,7 +220,7 @@ struct gather_rows {
     struct kv_view to;
 };
 
-/* What a row sees. */
+/* The positions and entries to which a row attends. */
 struct seen {
     size_t first, n_window, n_entries; /* positions [first, first + n_window) */
     const int32_t *chosen;             /* NULL: the entries are 0, 1, ... */
@@ -238,8 +238,8 @@ static struct seen seen_by(const struct entry_attention *a, const struct seq_row
 }
 
 /* Copies what a row sees from number 64 tile on, at most 64 keys and entries, to block `to`. */
-static void gather_tile(const struct gather_rows *g, const struct seq_rows *seq, size_t row,
-                        size_t tile, size_t to)
+static void gather_entries_tile(const struct gather_rows *g, const struct seq_rows *seq, size_t row,
+                                size_t tile, size_t to)
 {
     const struct entry_attention *a = g->a;
     const struct kv_view *kv = &a->attention.kv;
@@ -257,7 +257,7 @@ static void gather_tile(const struct gather_rows *g, const struct seq_rows *seq,
 }
 
 /* Moves to the next row of the step; false: there is none. */
-static bool next_row(const struct entry_attention *a, size_t *seq, size_t *row)
+static bool next_gathered_row(const struct entry_attention *a, size_t *seq, size_t *row)
 {
     while (*seq < a->attention.n_seqs && *row >= a->attention.seqs[*seq].n_rows) {
         ++*seq;
@@ -266,20 +266,20 @@ static bool next_row(const struct entry_attention *a, size_t *seq, size_t *row)
     return *seq < a->attention.n_seqs;
 }
 
-static uint64_t tile_cost(const struct entry_attention *a)
+static uint64_t gather_cost(const struct entry_attention *a)
 {
     return (uint64_t)KV_BLOCK_TOKENS * a->attention.kv.head_dim;
 }
 
-static void gather_part(const void *job_, struct part part)
+static void gather_entries_part(const void *job_, struct part part)
 {
     const struct gather_rows *g = job_;
     const struct entry_attention *a = g->a;
     size_t seq = g->seq, row = g->row, tile, end;
-    for (size_t i = 0; i < g->n_rows && next_row(a, &seq, &row); i++, row++) {
-        if (!part_take(&part, a->n_tiles, tile_cost(a), &tile, &end)) continue;
+    for (size_t i = 0; i < g->n_rows && next_gathered_row(a, &seq, &row); i++, row++) {
+        if (!part_take(&part, a->n_tiles, gather_cost(a), &tile, &end)) continue;
         for (; tile < end; tile++)
-            gather_tile(g, &a->attention.seqs[seq], row, tile, i * a->n_tiles + tile);
+            gather_entries_tile(g, &a->attention.seqs[seq], row, tile, i * a->n_tiles + tile);
     }
 }
 
@@ -289,7 +289,7 @@ static void attend_rows(const struct kern_table *k, const struct gather_rows *g)
     const struct entry_attention *a = g->a;
     struct attn_args gathered = a->attention;
     size_t seq = g->seq, row = g->row;
-    for (size_t i = 0; i < g->n_rows && next_row(a, &seq, &row); i++, row++) {
+    for (size_t i = 0; i < g->n_rows && next_gathered_row(a, &seq, &row); i++, row++) {
         const struct seq_rows *of = &a->attention.seqs[seq];
         const struct seen seen = seen_by(a, of, row);
         assert(seen.n_window + seen.n_entries <= a->n_tiles * KV_BLOCK_TOKENS);
@@ -313,12 +313,12 @@ void op_entry_attention(const struct kern_table *k, const struct entry_attention
     g.to.base = a->gathered;
     g.to.beside_bytes = 0;
     for (size_t i = 0; i < a->n_gather * a->n_tiles; i++) a->blocks[i] = (int32_t)i;
-    while (next_row(a, &seq, &row)) {
+    while (next_gathered_row(a, &seq, &row)) {
         g.seq = seq;
         g.row = row;
         g.n_rows = 0;
-        for (; g.n_rows < a->n_gather && next_row(a, &seq, &row); row++) g.n_rows++;
-        part_run(k->team, g.n_rows * a->n_tiles * tile_cost(a), gather_part, &g);
+        for (; g.n_rows < a->n_gather && next_gathered_row(a, &seq, &row); row++) g.n_rows++;
+        part_run(k->team, g.n_rows * a->n_tiles * gather_cost(a), gather_entries_part, &g);
         attend_rows(k, &g);
     }
 }

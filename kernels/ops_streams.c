@@ -132,7 +132,7 @@ static void add_block(const struct stream_add_job *job, size_t row, size_t i, si
     for (uint32_t k = 0; k < a->n; k++) memcpy(h + k * a->width, mixed[k], n * sizeof mixed[k][0]);
 }
 
-static void add_part(const void *job_, struct part part)
+static void add_streams_part(const void *job_, struct part part)
 {
     const struct stream_add_job *job = job_;
     const struct stream_add_args *a = job->a;
@@ -148,7 +148,7 @@ void op_stream_add(const struct kern_table *k, const struct stream_add_args *a)
 {
     const struct stream_add_job job = {k, a};
     assert(k->device == NULL && a->n <= STREAMS_MOST);
-    part_run(k->team, (uint64_t)a->n_rows * (a->n + 1) * a->n * a->width, add_part, &job);
+    part_run(k->team, (uint64_t)a->n_rows * (a->n + 1) * a->n * a->width, add_streams_part, &job);
 }
 
 struct rope_ends_job {

@@ -74,8 +74,8 @@ struct status draft_model_check(const struct arch *m)
         m->family->title);
 }
 
-static struct status read_file(struct draft_model *d, const char *path,
-                               const struct draft_limits *limits)
+static struct status read_draft_file(struct draft_model *d, const char *path,
+                                     const struct draft_limits *limits)
 {
     size_t n;
     TRY(ckpt_open(path, &d->ckpt));
@@ -98,7 +98,7 @@ struct status draft_model_open(const char *path, const struct draft_limits *limi
     *out = NULL;
     TRY(mem_alloc(&d, 1, sizeof *d, "draft model"));
     step_result_init(&d->result);
-    const struct status st = read_file(d, path, limits);
+    const struct status st = read_draft_file(d, path, limits);
     if (status_failed(&st)) draft_model_destroy(&d);
     *out = d;
     return st;
@@ -123,7 +123,8 @@ static struct shown show(const char *bytes, size_t n)
 }
 
 /* Refuses the first token that the two tokenizers do not share. */
-static struct status compare_tokens(const struct tokenizer *mine, const struct tokenizer *others)
+static struct status compare_vocabularies(const struct tokenizer *mine,
+                                          const struct tokenizer *others)
 {
     const int32_t n = tokenizer_vocab_size(mine), n_others = tokenizer_vocab_size(others);
     for (int32_t id = 0; id < n || id < n_others; id++) {
@@ -144,7 +145,7 @@ static struct status compare_tokenizers(const struct text_bytes *mine,
     struct tokenizer *a = NULL, *b = NULL;
     struct status st = tokenizer_create(mine->bytes, mine->n, "tokenizer.json", &a);
     if (!status_failed(&st)) st = tokenizer_create(others->bytes, others->n, "tokenizer.json", &b);
-    if (!status_failed(&st)) st = compare_tokens(a, b);
+    if (!status_failed(&st)) st = compare_vocabularies(a, b);
     tokenizer_destroy(&b);
     tokenizer_destroy(&a);
     return st;
@@ -194,7 +195,7 @@ struct status draft_model_load(struct draft_model *d, const struct draft_host *h
 }
 
 /* Runs a few steps of one row, so that the scheduler knows what a step costs. */
-static struct status measure(struct draft_model *d)
+static struct status measure_step(struct draft_model *d)
 {
     enum { STEPS = 8 };
     const int32_t first = 0;
@@ -229,7 +230,7 @@ struct status draft_model_start(struct draft_model *d)
     TRY(engine_create(&options, &d->engine));
     TRY(step_plan_init(&d->plan, 1));
     TRY(draft_slots_create(d));
-    return measure(d);
+    return measure_step(d);
 }
 
 void draft_model_destroy(struct draft_model **draft_model)

@@ -49,7 +49,7 @@ struct status draft_model_check_tokens(struct draft_model *d, const struct ckpt 
 const struct ckpt *draft_model_ckpt(const struct draft_model *d);
 const struct draft_memory *draft_model_memory(const struct draft_model *d);
 
-/* What the draft model computes with. All borrowed; they outlive it. */
+/* The parts of the job that the draft model uses. All are borrowed and outlive it. */
 struct draft_host {
     const struct kern_table *kern;
     const struct comm *comm; /* the job's, after comm_split */

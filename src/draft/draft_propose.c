@@ -166,7 +166,7 @@ struct status draft_slots_open(struct draft_model *d, struct draft_ask *ask,
 }
 
 /* Returns the token at a position: one of the ask's, or one of its drafts. */
-static int32_t token_at(const struct draft_ask *ask, size_t at)
+static int32_t ask_token_at(const struct draft_ask *ask, size_t at)
 {
     return at < ask->n_tokens ? ask->tokens[at] : ask->drafts[at - ask->n_tokens];
 }
@@ -194,20 +194,20 @@ static void limit_rows(struct draft_model *d, struct draft_ask *asks, size_t n)
 }
 
 /* Adds the ask's next rows, at most n_most, to the plan; draws a token if they are the last. */
-static struct status add_rows(struct draft_model *d, const struct draft_slot *slot,
-                              const struct draft_ask *ask, size_t n_most)
+static struct status add_ask_rows(struct draft_model *d, const struct draft_slot *slot,
+                                  const struct draft_ask *ask, size_t n_most)
 {
     if (slot->n_late > 0 && slot->n_late < n_most) n_most = slot->n_late;
     const size_t n_left = n_lacking(slot, ask), n = n_left < n_most ? n_left : n_most;
     const size_t end = slot->n_tokens + n;
     struct plan_seq seq = ask->draw;
-    for (size_t i = slot->n_tokens; i < end; i++) slot->tokens[i] = token_at(ask, i);
+    for (size_t i = slot->n_tokens; i < end; i++) slot->tokens[i] = ask_token_at(ask, i);
     seq.id = ask->id;
     seq.n_rows = (int32_t)n;
     seq.pos0 = (int32_t)slot->n_tokens;
     seq.n_blocks = (int32_t)((end + PLAN_BLOCK_TOKENS - 1) / PLAN_BLOCK_TOKENS);
     seq.want = n == n_left ? PLAN_SAMPLE : 0;
-    seq.next_token = n == n_left ? -1 : token_at(ask, end);
+    seq.next_token = n == n_left ? -1 : ask_token_at(ask, end);
     const struct plan_lists lists = {.tokens = slot->tokens + slot->n_tokens,
                                      .blocks = slot->blocks};
     return step_plan_add(&d->plan, 0, &seq, &lists);
@@ -215,20 +215,20 @@ static struct status add_rows(struct draft_model *d, const struct draft_slot *sl
 
 /* Plans a step of the open asks [n] from the first one on: in *n_planned how many of them have rows
  * in it. */
-static struct status plan_step(struct draft_model *d, const struct draft_ask *asks, size_t n)
+static struct status plan_draft_step(struct draft_model *d, const struct draft_ask *asks, size_t n)
 {
     step_plan_clear(&d->plan, PLAN_RUN, d->n_steps++);
     for (size_t i = 0; i < n && d->plan.n_tokens < DRAFT_STEP_ROWS; i++)
         if (d->of[i] != NULL)
-            TRY(add_rows(d, d->of[i], &asks[i], DRAFT_STEP_ROWS - d->plan.n_tokens));
+            TRY(add_ask_rows(d, d->of[i], &asks[i], DRAFT_STEP_ROWS - d->plan.n_tokens));
     step_plan_end_replica(&d->plan, 0);
     return status_ok();
 }
 
 /* Takes an ask's result. Closes the ask after its last draft, after its last row in this call, or
  * when its rows are of no use. */
-static void take_result(struct draft_model *d, const struct plan_seq *seq,
-                        const struct result_seq *r, struct draft_ask *ask, struct draft_slot **slot)
+static void take_draft(struct draft_model *d, const struct plan_seq *seq,
+                       const struct result_seq *r, struct draft_ask *ask, struct draft_slot **slot)
 {
     (*slot)->n_tokens += (size_t)seq->n_rows;
     if (r->n_bad == 0 && seq->want == 0) {
@@ -260,7 +260,7 @@ static struct status run_step(struct draft_model *d, struct draft_ask *asks, siz
     assert(d->result.n_seqs == d->plan.n_seqs);
     for (size_t i = 0, at = 0; i < n && at < d->plan.n_seqs; i++) {
         if (d->of[i] == NULL) continue;
-        take_result(d, &d->plan.seqs[at], &d->result.seqs[at], &asks[i], &d->of[i]);
+        take_draft(d, &d->plan.seqs[at], &d->result.seqs[at], &asks[i], &d->of[i]);
         at++;
     }
     return status_ok();
@@ -277,7 +277,7 @@ struct status draft_propose(void *draft_model, struct draft_ask *asks, size_t n)
     for (size_t i = 0; i < n; i++) TRY(draft_slots_open(d, &asks[i], &d->of[i]));
     limit_rows(d, asks, n);
     for (;;) {
-        TRY(plan_step(d, asks, n));
+        TRY(plan_draft_step(d, asks, n));
         if (d->plan.n_seqs == 0) return status_ok();
         TRY(run_step(d, asks, n));
     }

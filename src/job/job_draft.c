@@ -6,7 +6,7 @@
 #include "job/job_private.h"
 
 /* Refuses jobs whose drafts would be off. */
-static struct status check_flags(const struct job *j)
+static struct status check_draft_flags(const struct job *j)
 {
     const struct job_options *o = j->o;
     const int32_t ways = o->schedule.n_drafts;
@@ -30,7 +30,7 @@ static struct status open_draft(struct job *j)
     const struct draft_limits limits = {.context = j->o->model.max_model_len,
                                         .kv_dtype = j->o->model.kv_dtype,
                                         .max_batch = j->o->schedule.max_batch};
-    TRY(check_flags(j));
+    TRY(check_draft_flags(j));
     TRY(draft_model_open(j->o->files.draft, &limits, &j->draft));
     return draft_model_check_tokens(j->draft, j->ckpt, j->model.vocab);
 }

@@ -16,7 +16,7 @@ static bool stage_compressed_chooses(const struct stage *s, const struct layer *
 
 /* Computes all linears of the part's rows: q [T, H, Hd], keys s->qkv.k [T, Hd], and the values and
  * logits of entries. */
-static void project(struct stage *s, const struct layer *layer, struct act_rows *in)
+static void project_compressed(struct stage *s, const struct layer *layer, struct act_rows *in)
 {
     const struct latent_weights *w = &layer->attention.latent;
     const struct arch *m = s->o.model;
@@ -252,7 +252,7 @@ void stage_compressed(struct stage *s, const struct layer *layer, const struct p
     const size_t width = s->o.model->attn.head_dim;
     const struct kv_view kv = kv_pool_layer(s->kv, layer->in_cache);
     if (n_heads == 0) return;
-    project(s, layer, in);
+    project_compressed(s, layer, in);
     norm_heads(s, s->qkv.q, s->ones, n_rows * n_heads);
     norm_heads(s, s->qkv.k, layer->attention.latent.kv_a_norm, n_rows);
     rotate(s, layer, p, s->qkv.q, (struct rope_ends_args){.n_heads = n_heads, .width = width});

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Where the next sequence's scores, logits, likely tokens, pooled rows and hidden rows begin in a
+/* The first score, row of logits, likely token, pooled row and hidden row of the next sequence in a
  * result. */
 struct cursor {
     const struct step_result *result;
