@@ -203,7 +203,8 @@ static struct status derive_rotary(struct arch_reading *r)
 
 enum { HEAD_DIM_MAX = 1024 }; /* also the bound of the field "head_dim" in arch_fields.c */
 
-/* Derives the head sizes; latent attention has its own. */
+/* Derives the head sizes, except those of latent and compressed attention, which have functions of
+ * their own. */
 static struct status derive_heads(struct arch_reading *r)
 {
     struct arch *m = &r->m;

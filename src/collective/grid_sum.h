@@ -11,7 +11,8 @@
  * each rank of the axis, all of the same size. */
 size_t grid_sum_room(size_t n_rows, size_t n_out, const struct comm *c, enum comm_axis axis);
 
-/* **Collective (axis)**. y = the sums' values. */
+/* **Collective (axis)**. s->y = the totals over all ranks, rounded to
+ * f32. */
 void grid_sum_to_f32(const struct grid_sum *s, struct comm *c, enum comm_axis axis);
 
 /* **Collective (axis)**. y = the sums' values, or y += them, in two calls with the same arguments:

@@ -1,5 +1,5 @@
 /* Carries out a plan's orders to move KV blocks between the pool and this rank's file or the prefix
- * store, and reports to the lead how many of its replica's reads have ended. */
+ * store. When the plan asks, tells the lead how many reads of this rank's replica have ended. */
 #include "engine/engine_private.h"
 
 #include "base/mem.h"

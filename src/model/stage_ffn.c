@@ -180,7 +180,7 @@ static float *shortcut_of(const struct stage *s, const struct part *p)
     return s->ffn.shortcut + p->row0 * s->o.model->width;
 }
 
-/* Returns the part's rows for the MoE block, without the shared experts' output. */
+/* Returns the part's rows for the MoE block. Member `shared` is NULL: the caller may set it. */
 static struct moe_rows moe_rows_of(const struct stage *s, const struct layer *layer,
                                    struct act_rows *in, const struct part *p)
 {

@@ -1,5 +1,6 @@
-/* The column-parallel linears of a stage: each rank has some of the outputs and reads all inputs.
- */
+/* The linears of a stage: column-parallel ones, where each rank has some of the outputs and reads
+ * all inputs; the row-parallel one at the end of a block, which is added to h; and norms of rows
+ * that are split over ranks. */
 #include "collective/device_comm.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"

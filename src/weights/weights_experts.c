@@ -4,7 +4,7 @@
 #include "kernels/fp8_int8.h"
 #include "weights/weights_private.h"
 
-/* Returns the format that a stored format has in memory. */
+/* Returns the format in which weights of a stored format are kept in memory. */
 static struct quant_format in_memory(struct quant_format stored, bool fp8_as_int8)
 {
     const struct packed w = {.quant = stored};

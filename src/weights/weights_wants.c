@@ -39,7 +39,8 @@ static void want(struct loading *ld, struct target t, const struct ckpt_tensor *
     ld->targets[ld->n_targets++] = t;
 }
 
-/* Asks for the columns of a part that hold the target's inputs, which begin at a group. */
+/* Asks for the columns of a part that cover the target's inputs. The first input is the first of a
+ * quantization group. */
 static void want_part(struct loading *ld, struct target t, enum ckpt_part part)
 {
     const struct ckpt_tensor *stored = t.tensor->parts[part];

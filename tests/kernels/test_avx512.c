@@ -1,5 +1,5 @@
-/* Tests that the instruction set avx512 is chosen if the CPU has it; otherwise says that it was not
- * tested. */
+/* Tests that the instruction set avx512 can be selected by name if the CPU has it; otherwise says
+ * that this was not tested. */
 #include "util_kernels.h"
 
 #include <CUnit/CUnit.h>

@@ -46,7 +46,8 @@ struct flight_event {
     uint64_t begin_ns, end_ns; /* clock_ns; end 0: the operation has not returned */
 };
 
-/* An event in memory; `number` is 0 while the other members are being written. */
+/* An event in memory; `number` is 0 while flight_begin writes the other members. flight_end sets
+ * end_ns alone, and leaves `number`. */
 struct flight_slot {
     _Alignas(64) _Atomic uint64_t number;
     _Atomic uint64_t kind; /* op, axis << 8, layer << 32 */
