@@ -23,10 +23,12 @@ CASES = [("gemma2", "gemma2", {}, {"query_pre_attn_scalar": 16}),
          ("glm4-moe", "glm4moe", {}),
          ("glm4-moe-plain", "glm4moe", {}),
          ("deepseek-v3", "deepseek2", {}),
-         ("deepseek-v3", "deepseek2", {"old_latent": True}),
+         ("deepseek-v3", "deepseek2", {"old": True}),
          ("deepseek-v3", "deepseek2", {"without": GROUPS}, {"n_group": 1, "topk_group": 1}),
          ("deepseek-v2", "deepseek2", {}),
-         ("deepseek-v2-lite", "deepseek2", {"without": ["expert_gating_func"]})]
+         ("deepseek-v2-lite", "deepseek2", {"without": ["expert_gating_func"]}),
+         ("qwen3-next", "qwen3next", {}),
+         ("qwen3-next", "qwen3next", {"old": True, "without": ["full_attention_interval"]})]
 # Golden, architecture, changes, what convert says.
 REFUSED = [("granite", "granite", {"without": ["logit_scale"]},
             "key granite.logit_scale: expected a number"),
@@ -39,7 +41,21 @@ REFUSED = [("granite", "granite", {"without": ["logit_scale"]},
            ("deepseek-v3", "deepseek2", {"without": ["expert_group_used_count"]},
             "expected two integers"),
            ("olmoe", "olmoe", {"rope__freq_base": -1.0},
-            "key olmoe.rope.freq_base: expected a number above 0")]
+            "key olmoe.rope.freq_base: expected a number above 0"),
+           ("qwen3-next", "qwen3next", {"ssm__inner_size": 130},
+            "key qwen3next.ssm.inner_size: expected a multiple of ssm.time_step_rank"),
+           ("qwen3-next", "qwen3next", {"ssm__time_step_rank": 3},
+            "key qwen3next.ssm.time_step_rank: expected a multiple of ssm.group_count"),
+           ("qwen3-next", "qwen3next", {"ssm__inner_size": 64},
+            "attn_qkv.weight': expected [128, 64]"),
+           ("qwen3-next", "qwen3next", {"lost": "blk.1.attn_gate.weight"},
+            "has a tensor 'blk.1.attn_qkv.weight', but no 'blk.1.attn_gate.weight'"),
+           ("qwen3-next", "qwen3next", {"lost": "blk.1.attn_qkv.weight"},
+            "tensor 'blk.1.attn_gate.weight' is not implemented"),
+           ("qwen3-next", "qwen3next", {"without": ["ssm.conv_kernel"]},
+            "key qwen3next.ssm.conv_kernel: expected an integer"),
+           ("qwen3-next", "qwen3next", {"expert_gating_func": 2},
+            "key qwen3next.expert_gating_func is not implemented")]
 # The expert groups that convert takes, and names, for a file without their keys: by its number of experts.
 OLD_GROUPS = [("deepseek-v2", 160, "taken: 3 of 8 groups"),
               ("deepseek-v3", 256, "taken: 4 of 8 groups"),
@@ -70,6 +86,23 @@ class GgufTest:
         expect(self.scores(case, model) == self.scores(case, want),
                f"{name} as {arch} {how}: other scores than from its folder")
 
+    def check_delta_codes(self):
+        """The halves of an input projection give the whole's quantized values, and its floats, also
+        where one half has floats."""
+        halves, whole = ("attn_qkv.weight", "attn_gate.weight"), ("ssm_in.weight",)
+        floats = ["--quantized", "dequantize", "--dtype", "f32"]
+        cases = [({"old": True, "q8": whole}, {"q8": halves}, []),
+                 ({"old": True, "q8": whole}, {"q8": halves}, floats),
+                 ({"q8": halves}, {"q8": halves[:1], "q8_values": halves[1:]}, floats)]
+        for *files, flags in cases:
+            scores = []
+            for how in files:
+                gguf, model = self.work / "delta.gguf", self.work / "delta.h5"
+                write_gguf(gguf, "qwen3next", GOLDENS / "qwen3-next" / "hf", **how)
+                self.shoal.must("convert", gguf, model, *flags)
+                scores.append(self.scores(GOLDENS / "qwen3-next", model))
+            expect(scores[0] == scores[1], f"qwen3-next {files} {flags}: other scores")
+
     def check_refusals(self):
         for name, arch, how, says in REFUSED:
             gguf = self.work / "wrong.gguf"
@@ -88,6 +121,7 @@ class GgufTest:
     def main(self):
         for case in CASES:
             self.check(*case)
+        self.check_delta_codes()
         self.check_refusals()
         self.check_old_groups()
 

@@ -2,12 +2,15 @@
 orders of llama.cpp's converter; and reads safetensors. Standard library only.
 """
 import json
+import math
 import re
 import struct
 
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 ALIGNMENT = 32
-KINDS = {"F32": (0, 4), "F16": (1, 2), "BF16": (30, 2)}  # the type's number, bytes of an element
+# The type's number, bytes of an element.
+KINDS = {"F32": (0, 4), "F16": (1, 2), "BF16": (30, 2), "Q8_0": (8, None)}
+BLOCK = 32  # elements of Q8_0 with one scale
 SOFTMAX, SIGMOID = 1, 2
 
 
@@ -61,13 +64,37 @@ OUTER = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": 
          "lm_head.weight": "output.weight"}
 GEMMA = {**COMMON, "post_attention_layernorm": "post_attention_norm",
          "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
-NAMES = {"gemma2": GEMMA, "gemma3": GEMMA,
+QWEN3_NEXT = {**COMMON, "post_attention_layernorm": "post_attention_norm",
+              "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.norm": "ssm_norm",
+              "linear_attn.out_proj": "ssm_out", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+              "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+              "mlp.shared_expert.up_proj": "ffn_up_shexp",
+              "mlp.shared_expert.down_proj": "ffn_down_shexp"}
+NAMES = {"gemma2": GEMMA, "gemma3": GEMMA, "qwen3next": QWEN3_NEXT,
          "glm4moe": {**COMMON, "post_attention_layernorm": "post_attention_norm"}}
 SELECT_BIAS = "mlp.gate.e_score_correction_bias"
 
 
+def of_floats(shape, floats):
+    floats = list(floats)
+    return Tensor("F32", shape, struct.pack(f"<{len(floats)}f", *floats))
+
+
+def in_q8(t, as_values):
+    """Rounds a tensor to Q8_0; as_values: the same values in F32."""
+    floats, data, values = t.floats(), b"", []
+    for at in range(0, len(floats), BLOCK):
+        block = floats[at:at + BLOCK]
+        packed = struct.pack("<e", max(map(abs, block)) / 127)
+        scale = struct.unpack("<e", packed)[0]
+        codes = [max(-127, min(127, round(x / scale))) for x in block]
+        data += packed + struct.pack(f"<{BLOCK}b", *codes)
+        values += [scale * q for q in codes]
+    return of_floats(t.shape, values) if as_values else Tensor("Q8_0", t.shape, data)
+
+
 def with_norm_plus_one(t):
-    return Tensor("F32", t.shape, struct.pack(f"<{len(t.floats())}f", *(x + 1 for x in t.floats())))
+    return of_floats(t.shape, (x + 1 for x in t.floats()))
 
 
 def paired(t, n_heads):
@@ -92,12 +119,45 @@ def latent_halves(t, c):
             Tensor(t.kind, [heads, value, lora], b"".join(values)))
 
 
-def gguf_tensors(arch, c, tensors, old_latent):
-    """old_latent: kv_b_proj stays whole, as converters wrote it before latent attention's cache."""
+def split_delta(t, c):
+    """Splits in_proj_qkvz, which has the rows of q, k, v and z of each key head in turn, into the
+    rows of all heads' q, k and v, and those of z."""
+    heads, key, rows = c["linear_num_key_heads"], c["linear_key_head_dim"], t.rows()
+    value = c["linear_num_value_heads"] // heads * c["linear_value_head_dim"]
+    parts, n = [b"", b"", b"", b""], 2 * (key + value)
+    for at in range(0, len(rows), n):
+        ends = [at, at + key, at + 2 * key, at + 2 * key + value, at + n]
+        for i in range(4):
+            parts[i] += b"".join(rows[ends[i]:ends[i + 1]])
+    return (Tensor(t.kind, [2 * heads * (key + value // 2), t.shape[1]], b"".join(parts[:3])),
+            Tensor(t.kind, [heads * value, t.shape[1]], parts[3]))
+
+
+def delta_tensors(inner, t, c, old):
+    """The tensors of a gated delta rule, and others of its layers, that are not stored as they are:
+    {name after "blk.N.": tensor}; empty for any other. old: in_proj_qkvz stays whole."""
+    if inner == "linear_attn.in_proj_qkvz.weight":
+        qkv, z = split_delta(t, c)
+        return {"ssm_in.weight": t} if old else {"attn_qkv.weight": qkv, "attn_gate.weight": z}
+    if inner == "linear_attn.A_log":
+        return {"ssm_a": of_floats(t.shape, [-math.exp(x) for x in t.floats()])}
+    if inner == "linear_attn.dt_bias":
+        return {"ssm_dt.bias": t}
+    if inner == "linear_attn.conv1d.weight":
+        return {"ssm_conv1d.weight": of_floats([t.shape[0], t.shape[2]], t.floats())}
+    if inner == "mlp.shared_expert_gate.weight":
+        return {"ffn_gate_inp_shexp.weight": of_floats(t.shape[1:], t.floats())}
+    return {}
+
+
+def gguf_tensors(arch, c, tensors, old):
+    """old: as converters wrote the tensors before llama.cpp split kv_b_proj for latent attention's
+    cache, and in_proj_qkvz for gated delta rules."""
     out, experts = {}, {}
     names = NAMES.get(arch, COMMON)
     for name, t in tensors.items():
-        if arch in ("gemma2", "gemma3") and name.endswith("norm.weight"):
+        if arch in ("gemma2", "gemma3", "qwen3next") and name.endswith("norm.weight") and (
+                not name.endswith("linear_attn.norm.weight")):
             t = with_norm_plus_one(t)
         if name in OUTER:
             out[OUTER[name]] = t
@@ -110,9 +170,13 @@ def gguf_tensors(arch, c, tensors, old_latent):
         if inner == SELECT_BIAS:
             out[blk + "exp_probs_b.bias"] = t
             continue
+        own = delta_tensors(inner, t, c, old) if arch == "qwen3next" else {}
+        if own:
+            out.update({blk + end: tensor for end, tensor in own.items()})
+            continue
         stem, kind = inner.rsplit(".", 1)
         if stem == "self_attn.kv_b_proj":
-            if old_latent:
+            if old:
                 out[blk + "attn_kv_b.weight"] = t
                 continue
             out[blk + "attn_k_b.weight"], out[blk + "attn_v_b.weight"] = latent_halves(t, c)
@@ -133,7 +197,7 @@ def gguf_tensors(arch, c, tensors, old_latent):
 
 # ---- metadata ----
 
-def keys_of(arch, c, old_latent):
+def keys_of(arch, c, old):
     """The metadata after the architecture's prefix: {key: (type, value)}."""
     rope = {**c.get("rope_parameters", {}), **c.get("rope_scaling", {})}
     rope = rope.get("full_attention", rope)
@@ -162,7 +226,7 @@ def keys_of(arch, c, old_latent):
         keys["expert_group_count"] = (U32, c["n_group"])
         keys["expert_group_used_count"] = (U32, c["topk_group"])
     keys.update(OWN_KEYS[arch](c, rope))
-    if arch == "deepseek2" and not old_latent:
+    if arch == "deepseek2" and not old:
         keys["attention.head_count_kv"] = (U32, 1)
         keys["attention.key_length"] = (U32, c["kv_lora_rank"] + c["qk_rope_head_dim"])
         keys["attention.value_length"] = (U32, c["kv_lora_rank"])
@@ -232,7 +296,20 @@ def deepseek2(c, rope):
     return keys
 
 
-OWN_KEYS = {f.__name__: f for f in (gemma2, gemma3, granite, olmoe, qwen3, glm4moe, deepseek2)}
+def qwen3next(c, rope):
+    return {"expert_feed_forward_length": (U32, c["moe_intermediate_size"]),
+            "expert_shared_feed_forward_length": (U32, c["shared_expert_intermediate_size"]),
+            "full_attention_interval": (U32, c["full_attention_interval"]),
+            "ssm.conv_kernel": (U32, c["linear_conv_kernel_dim"]),
+            "ssm.state_size": (U32, c["linear_key_head_dim"]),
+            "ssm.group_count": (U32, c["linear_num_key_heads"]),
+            "ssm.time_step_rank": (U32, c["linear_num_value_heads"]),
+            "ssm.inner_size": (U32, c["linear_num_value_heads"] * c["linear_value_head_dim"]),
+            "rope.dimension_count": (U32, int(c["head_dim"] * rope["partial_rotary_factor"]))}
+
+
+OWN_KEYS = {f.__name__: f for f in (gemma2, gemma3, granite, olmoe, qwen3, glm4moe, deepseek2,
+                                    qwen3next)}
 
 # ---- the file ----
 
@@ -256,16 +333,18 @@ def padded(data):
     return data + bytes(-len(data) % ALIGNMENT)
 
 
-def write_gguf(path, arch, folder, old_latent=False, without=(), **changed):
+def write_gguf(path, arch, folder, old=False, without=(), lost=None, q8=(), q8_values=(),
+               **changed):
     """Writes the folder's model as `arch`. without: keys of the architecture that are left out;
-    changed: others' values by key, dots as two underscores."""
+    lost: a tensor that is left out; q8, q8_values: ends of the names of those in Q8_0, and of those
+    in F32 with the values of Q8_0; changed: others' values by key, dots as two underscores."""
     c = json.loads((folder / "config.json").read_text())
-    keys = keys_of(arch, c, old_latent)
+    keys = keys_of(arch, c, old)
     for key in without:
         del keys[key]
     for key, value in changed.items():
         key = key.replace("__", ".")
-        keys[key] = (keys[key][0], value)
+        keys[key] = (keys.get(key, (U32,))[0], value)
     tokens = [f"<{i}>" for i in range(c["vocab_size"])]
     values = {"general.architecture": (STRING, arch),
               **{f"{arch}.{key}": value for key, value in keys.items()},
@@ -273,7 +352,9 @@ def write_gguf(path, arch, folder, old_latent=False, without=(), **changed):
               "tokenizer.ggml.tokens": (ARRAY, (STRING, tokens)),
               "tokenizer.ggml.token_type": (ARRAY, (I32, [1] * len(tokens))),
               "tokenizer.ggml.merges": (ARRAY, (STRING, []))}
-    tensors = gguf_tensors(arch, c, read_safetensors(folder), old_latent)
+    tensors = gguf_tensors(arch, c, read_safetensors(folder), old)
+    tensors = {name: in_q8(t, name.endswith(q8_values)) if name.endswith((*q8, *q8_values)) else t
+               for name, t in tensors.items() if name != lost}
     head, data = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(values)), b""
     for key, (kind, value) in values.items():
         head += packed_text(key) + struct.pack("<I", kind) + packed_value(kind, value)

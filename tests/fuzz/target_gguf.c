@@ -104,11 +104,11 @@ static struct status model_of(const struct gguf *g)
     FUZZ_CHECK(m.n_heads > 0 && m.n_kv_heads > 0 && m.head_dim > 0 && m.n_layers > 0, "%lld heads",
                (long long)m.n_heads);
     for (size_t i = 0; i < gguf_count(g); i++) {
-        char name[256];
-        uint32_t pair_rows;
-        TRY(gguf_model_name(&m, gguf_at(g, i), name, sizeof name, &pair_rows));
-        FUZZ_CHECK(memchr(name, '\0', sizeof name) != NULL, "a name without an end");
-        FUZZ_CHECK(pair_rows == 0 || pair_rows == m.head_dim, "pairs of %u rows", pair_rows);
+        struct gguf_target target;
+        TRY(gguf_model_target(&m, gguf_at(g, i), &target));
+        FUZZ_CHECK(memchr(target.name, '\0', sizeof target.name) != NULL, "a name without an end");
+        FUZZ_CHECK(target.pair_rows == 0 || target.pair_rows == m.head_dim, "pairs of %u rows",
+                   target.pair_rows);
     }
     return texts_of(&m);
 }

@@ -1,9 +1,11 @@
 /* The GGUF reader: dequantization against goldens of another implementation, metadata of every
  * type, files cut at every byte, and fields with false values. */
 #include "checkpoint/convert/gguf.h"
+#include "checkpoint/convert/gguf_delta.h"
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -348,6 +350,28 @@ static void tensors_that_lie_are_refused(void)
     scratch_clear();
 }
 
+/* A_log in bf16 comes back exactly from -exp(A_log), also from a value one f32 beside it; others
+ * come back as the logarithm. */
+static void decays_become_their_logarithms(void)
+{
+    static const float narrow[] = {-6.5f, -0.40625f, 0.0078125f, 1.1171875f, 2.765625f};
+    for (size_t i = 0; i < sizeof narrow / sizeof narrow[0]; i++) {
+        const float exact = (float)-exp(narrow[i]);
+        float values[] = {exact, nextafterf(exact, 0), nextafterf(exact, -100)};
+        CU_ASSERT_TRUE(gguf_delta_decays(values, 3));
+        for (int k = 0; k < 3; k++) CU_ASSERT_EQUAL(values[k], narrow[i]);
+    }
+    float wide[] = {-3.0f, -0.7f};
+    CU_ASSERT_TRUE(gguf_delta_decays(wide, 2));
+    CU_ASSERT_EQUAL(wide[0], (float)log(3.0));
+    CU_ASSERT_EQUAL(wide[1], (float)log(0.7f));
+    static const float refused[] = {0.0f, 1.0f, -INFINITY, NAN};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        float values[] = {-1.0f, refused[i]};
+        CU_ASSERT_FALSE(gguf_delta_decays(values, 2));
+    }
+}
+
 void suite_gguf(CU_pSuite suite);
 void suite_gguf(CU_pSuite suite)
 {
@@ -358,6 +382,7 @@ void suite_gguf(CU_pSuite suite)
     CU_add_test(suite, "a file cut at any byte is refused", a_file_cut_at_any_byte_is_refused);
     CU_add_test(suite, "flipped bits of the header neither crash nor hang",
                 flipped_bits_of_the_header_neither_crash_nor_hang);
+    CU_add_test(suite, "decays become their logarithms", decays_become_their_logarithms);
     CU_add_test(suite, "headers that lie are refused", headers_that_lie_are_refused);
     CU_add_test(suite, "metadata that lies is refused", metadata_that_lies_is_refused);
     CU_add_test(suite, "tensors that lie are refused", tensors_that_lie_are_refused);

@@ -183,3 +183,16 @@ struct status gguf_read_rows(const struct gguf *g, const struct gguf_tensor *t, 
     }
     return gguf_file_read(g, t->offset + row0 * t->row_bytes, (size_t)(n_rows * t->row_bytes), out);
 }
+
+struct status gguf_read_floats(const struct gguf *g, const struct gguf_tensor *t, uint64_t row0,
+                               uint64_t n_rows, void *scratch, float *out)
+{
+    enum dtype own;
+    const size_t n = (size_t)(n_rows * t->n_cols);
+    TRY(gguf_read_rows(g, t, row0, n_rows, scratch));
+    if (gguf_quant_dtype(t->quant, &own))
+        dtype_to_f32(own, scratch, n, out);
+    else
+        gguf_dequantize(t->quant, scratch, n, out);
+    return status_ok();
+}

@@ -109,6 +109,11 @@ const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name);
 struct status gguf_read_rows(const struct gguf *g, const struct gguf_tensor *t, uint64_t row0,
                              uint64_t n_rows, void *out);
 
+/* Local. Reads rows like gguf_read_rows, as floats: out [n_rows][n_cols]; scratch [n_rows *
+ * row_bytes]. */
+struct status gguf_read_floats(const struct gguf *g, const struct gguf_tensor *t, uint64_t row0,
+                               uint64_t n_rows, void *scratch, float *out);
+
 /* Local. Dequantizes n elements (a multiple of the block size) of stored bytes, with f32 operations
  * in the order of the format's reference implementation. */
 void gguf_dequantize(enum gguf_quant quant, const void *in, uint64_t n, float *out);

@@ -74,6 +74,18 @@ static const struct gguf_member deepseek2[] = {
     {"attention.kv_lora_rank", "kv_lora_rank", GGUF_MEMBER_INT, NULL},
     {0}};
 
+static const struct gguf_member qwen3_next[] = {
+    {"expert_count", "num_experts", GGUF_MEMBER_INT, NULL},
+    {"expert_used_count", "num_experts_per_tok", GGUF_MEMBER_INT, NULL},
+    {"expert_feed_forward_length", "moe_intermediate_size", GGUF_MEMBER_INT, NULL},
+    {"expert_shared_feed_forward_length", "shared_expert_intermediate_size", GGUF_MEMBER_INT, NULL},
+    {"full_attention_interval", "full_attention_interval", GGUF_MEMBER_INT, "4"},
+    {"ssm.conv_kernel", "linear_conv_kernel_dim", GGUF_MEMBER_INT, NULL},
+    {"ssm.state_size", "linear_key_head_dim", GGUF_MEMBER_INT, NULL},
+    {"ssm.group_count", "linear_num_key_heads", GGUF_MEMBER_INT, NULL},
+    {"ssm.time_step_rank", "linear_num_value_heads", GGUF_MEMBER_INT, NULL},
+    {0}};
+
 static const struct gguf_name gpt_oss_names[] = {
     {"post_attention_norm.weight", "post_attention_layernorm.weight"},
     {"attn_sinks.weight", "self_attn.sinks"},
@@ -104,6 +116,21 @@ static const struct gguf_name deepseek2_names[] = {
     {"attn_kv_a_norm.weight", "self_attn.kv_a_layernorm.weight"},
     {"attn_kv_b.weight", "self_attn.kv_b_proj.weight"},
     SHARED_NAMES,
+    {0}};
+
+static const struct gguf_name qwen3_next_names[] = {
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
+    {"ssm_in.weight", "linear_attn.in_proj_qkvz.weight"},
+    {"ssm_ba.weight", "linear_attn.in_proj_ba.weight"},
+    {"ssm_conv1d.weight", "linear_attn.conv1d.weight"},
+    {GGUF_DECAYS, "linear_attn.A_log"},
+    {"ssm_dt.bias", "linear_attn.dt_bias"},
+    {"ssm_norm.weight", "linear_attn.norm.weight"},
+    {"ssm_out.weight", "linear_attn.out_proj.weight"},
+    {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"},
+    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"},
     {0}};
 
 static const struct gguf_name common_names[] = {
@@ -214,6 +241,7 @@ static const struct gguf_family families[GGUF_ARCH_COUNT] = {
                        .model_type = "glm4_moe",
                        EXPERTS_BY_PROJ,
                        .partial = true,
+                       .states_gating = true,
                        .members = glm4_moe,
                        .names = glm4_moe_names,
                        .fixed = SILU},
@@ -222,10 +250,21 @@ static const struct gguf_family families[GGUF_ARCH_COUNT] = {
                         .model_type = "deepseek_v3",
                         EXPERTS_BY_PROJ,
                         .partial = true,
+                        .states_gating = true,
                         .latent = true,
                         .members = deepseek2,
                         .names = deepseek2_names,
                         .fixed = SILU ", \"rope_interleave\": true"},
+    [GGUF_QWEN3_NEXT] = {.gguf = "qwen3next",
+                         .architecture = "Qwen3NextForCausalLM",
+                         .model_type = "qwen3_next",
+                         EXPERTS_BY_PROJ,
+                         .partial = true,
+                         .delta = true,
+                         .members = qwen3_next,
+                         .names = qwen3_next_names,
+                         .fixed = SILU ", \"norm_topk_prob\": true, \"decoder_sparse_step\": 1, "
+                                       "\"mlp_only_layers\": []"},
 };
 
 const struct gguf_family *gguf_family_at(enum gguf_arch arch)
@@ -239,6 +278,12 @@ static const char *find(const struct gguf_name *names, const char *suffix)
         if (strcmp(suffix, names->gguf) == 0) return names->hf;
     }
     return NULL;
+}
+
+uint32_t gguf_family_dims(const char *suffix)
+{
+    if (strcmp(suffix, "ssm_conv1d.weight") == 0) return 3;
+    return strcmp(suffix, "ffn_gate_inp_shexp.weight") == 0 ? 2 : 0;
 }
 
 const char *gguf_family_name(const struct gguf_family *f, const char *suffix)

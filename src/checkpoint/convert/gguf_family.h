@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum gguf_arch {
     GGUF_LLAMA,
@@ -20,6 +21,7 @@ enum gguf_arch {
     GGUF_OLMOE,
     GGUF_GLM4_MOE,
     GGUF_DEEPSEEK2,
+    GGUF_QWEN3_NEXT,
     GGUF_ARCH_COUNT
 };
 
@@ -46,23 +48,33 @@ struct gguf_family {
     const char *experts; /* the module, within a layer, that holds router and experts; NULL: none */
     const char *gate_proj, *up_proj, *down_proj; /* an expert's linears */
     const char *router;                          /* the router, within `experts` */
-    bool paired;       /* rows of q and k are stored in pairs (interleaved rotation) */
-    bool partial;      /* rope.dimension_count may be less than a head */
-    bool latent;       /* multi-head latent attention */
-    bool implies_bias; /* config.json has no attention_bias */
+    bool paired;        /* rows of q and k are stored in pairs (interleaved rotation) */
+    bool partial;       /* rope.dimension_count may be less than a head */
+    bool latent;        /* multi-head latent attention */
+    bool delta;         /* a gated delta rule in some layers */
+    bool states_gating; /* files may have the keys expert_gating_func and nextn_predict_layers */
+    bool implies_bias;  /* config.json has no attention_bias */
     const struct gguf_member *members; /* the keys of this architecture alone */
     const struct gguf_name *names;     /* tensors of a layer, tried before the common names */
     const char *fixed;                 /* members that the architecture implies, as JSON */
 };
 
+/* The tensor of a layer whose values are -exp(A_log). */
+#define GGUF_DECAYS "ssm_a"
+
 const struct gguf_family *gguf_family_at(enum gguf_arch arch);
 
 /* Lists the known architectures for messages: "llama, qwen2, ...". */
 #define GGUF_ARCHITECTURES                                                                         \
-    "llama, qwen2, qwen3, qwen3moe, gpt-oss, gemma2, gemma3, granite, olmoe, glm4moe or deepseek2"
+    "llama, qwen2, qwen3, qwen3moe, gpt-oss, gemma2, gemma3, granite, olmoe, glm4moe, deepseek2 "  \
+    "or qwen3next"
 
-/* Local. Returns the name, within a layer, of a tensor that all architectures name alike; NULL:
+/* Local. Returns the name, within a layer, of a tensor other than experts and their router; NULL:
  * none. */
 const char *gguf_family_name(const struct gguf_family *f, const char *suffix);
+
+/* Local. Returns how many dimensions Hugging Face's tensor has, where GGUF leaves out those of size
+ * 1 before the last; 0: as many as the file's. */
+uint32_t gguf_family_dims(const char *suffix);
 
 #endif

@@ -53,30 +53,16 @@ size_t gguf_latent_scratch_bytes(const struct gguf_latent *l)
     return stored_bytes(l) + (size_t)(l->lora * l->nope) * sizeof(float);
 }
 
-/* Reads rows of attn_k_b or attn_v_b as floats to out [n_rows][n_cols]; `stored` is scratch. */
-static struct status half_rows(const struct gguf *g, const struct gguf_tensor *t, uint64_t row0,
-                               uint64_t n_rows, void *stored, float *out)
-{
-    enum dtype own;
-    const size_t n = (size_t)(n_rows * t->n_cols);
-    TRY(gguf_read_rows(g, t, row0, n_rows, stored));
-    if (gguf_quant_dtype(t->quant, &own))
-        dtype_to_f32(own, stored, n, out);
-    else
-        gguf_dequantize(t->quant, stored, n, out);
-    return status_ok();
-}
-
 struct status gguf_latent_rows(const struct gguf *g, const struct gguf_latent *l, uint64_t head0,
                                uint64_t n_heads, void *scratch, float *out)
 {
     float *keys = (float *)((char *)scratch + stored_bytes(l)); /* [lora][nope] */
     for (uint64_t h = head0; h < head0 + n_heads; h++) {
-        TRY(half_rows(g, l->k, h * l->lora, l->lora, scratch, keys));
+        TRY(gguf_read_floats(g, l->k, h * l->lora, l->lora, scratch, keys));
         for (uint64_t r = 0; r < l->nope; r++) {
             for (uint64_t c = 0; c < l->lora; c++) *out++ = keys[c * l->nope + r];
         }
-        TRY(half_rows(g, l->v, h * l->value, l->value, scratch, out));
+        TRY(gguf_read_floats(g, l->v, h * l->value, l->value, scratch, out));
         out += l->value * l->lora;
     }
     return status_ok();

@@ -79,7 +79,8 @@ static bool key_is_known(const struct gguf_family *f, const char *key)
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(key, known[i]) == 0) return true;
     }
-    for (size_t i = 0; f->partial && i < sizeof of_sigmoids / sizeof of_sigmoids[0]; i++) {
+    if (f->delta && strcmp(key, "ssm.inner_size") == 0) return true;
+    for (size_t i = 0; f->states_gating && i < sizeof of_sigmoids / sizeof of_sigmoids[0]; i++) {
         if (strcmp(key, of_sigmoids[i]) == 0) return true;
     }
     for (size_t i = 0; f->latent && i < sizeof latent / sizeof latent[0]; i++) {
@@ -171,6 +172,24 @@ static struct status heads_get(struct gguf_model *m)
     return status_ok();
 }
 
+/* The sizes of a gated delta rule. The file has the elements of all value heads together. */
+static struct status delta_get(struct gguf_model *m)
+{
+    int64_t n_value_heads, inner;
+    if (!m->family->delta) return status_ok();
+    TRY(size_get(m, "ssm.state_size", -1, &m->delta.key_dim));
+    TRY(size_get(m, "ssm.group_count", -1, &m->delta.n_key_heads));
+    TRY(size_get(m, "ssm.time_step_rank", -1, &n_value_heads));
+    TRY(size_get(m, "ssm.inner_size", -1, &inner));
+    if (n_value_heads % m->delta.n_key_heads != 0)
+        return key_bad(m, "ssm.time_step_rank", "a multiple of ssm.group_count");
+    if (inner % n_value_heads != 0)
+        return key_bad(m, "ssm.inner_size", "a multiple of ssm.time_step_rank");
+    m->delta.value_dim = inner / n_value_heads;
+    m->delta.value_rows = inner / m->delta.n_key_heads;
+    return status_ok();
+}
+
 /* Splits the blocks into layers and the prediction layers after them. */
 static struct status layers_get(struct gguf_model *m)
 {
@@ -191,7 +210,7 @@ static struct status gating_get(struct gguf_model *m)
     enum { SOFTMAX = 1, SIGMOID = 2 };
     char full[128];
     int64_t gating = m->arch == GGUF_GLM4_MOE ? SIGMOID : SOFTMAX;
-    if (!m->family->partial) return status_ok(); /* has no such key */
+    if (!m->family->states_gating) return status_ok();
     key_full(m, "expert_gating_func", full);
     (void)gguf_int(m->file, full, &gating);
     m->sigmoid = gating == SIGMOID;
@@ -210,6 +229,7 @@ struct status gguf_model_read(const struct gguf *g, struct gguf_model *out)
     TRY(size_get(&m, "feed_forward_length", -1, &m.ffn));
     TRY(size_get(&m, "expert_feed_forward_length", m.ffn, &m.expert_ffn));
     TRY(heads_get(&m));
+    TRY(delta_get(&m));
     TRY(gating_get(&m));
     TRY(float_get(&m, "rope.freq_base", 10000.0, &m.rope_theta));
     TRY(float_get(&m, "attention.layer_norm_rms_epsilon", -1, &m.norm_eps));
@@ -265,12 +285,21 @@ bool gguf_model_layer(const struct gguf_model *m, const char *name, int64_t *lay
     return true;
 }
 
+/* True when the layer has an attn_qkv. */
+static bool has_sibling(const struct gguf_model *m, int64_t layer)
+{
+    char name[128];
+    snprintf(name, sizeof name, "blk.%lld.attn_qkv.weight", (long long)layer);
+    return gguf_find(m->file, name) != NULL;
+}
+
 bool gguf_model_leaves_out(const struct gguf_model *m, const struct gguf_tensor *t)
 {
     int64_t layer;
     const char *suffix;
     if (strcmp(t->name, GGUF_ROPE_FREQS) == 0) return true; /* it is in the config */
     if (!gguf_model_layer(m, t->name, &layer, &suffix)) return false;
+    if (m->family->delta && strcmp(suffix, "attn_gate.weight") == 0) return has_sibling(m, layer);
     return layer >= m->n_layers || (m->family->latent && strcmp(suffix, "attn_v_b.weight") == 0);
 }
 
@@ -289,17 +318,28 @@ static struct status paired_rows(const struct gguf_model *m, const struct gguf_t
     return status_ok();
 }
 
-struct status gguf_model_name(const struct gguf_model *m, const struct gguf_tensor *t, char *name,
-                              size_t n_max, uint32_t *pair_rows)
+/* Sets the dimensions: those of the file, with dimensions of size 1 before the last until there are
+ * n_dims. */
+static void dims_set(const struct gguf_tensor *t, uint32_t n_dims, struct gguf_target *out)
+{
+    const uint32_t n_added = n_dims > t->n_dims ? n_dims - t->n_dims : 0;
+    out->n_dims = t->n_dims + n_added;
+    for (uint32_t d = 0; d < out->n_dims; d++) out->dims[d] = 1;
+    for (uint32_t d = 0; d + 1 < t->n_dims; d++) out->dims[d] = t->dims[d];
+    out->dims[out->n_dims - 1] = t->dims[t->n_dims - 1];
+}
+
+struct status gguf_model_target(const struct gguf_model *m, const struct gguf_tensor *t,
+                                struct gguf_target *out)
 {
     int64_t layer;
-    const char *suffix;
+    const char *suffix, *inner = NULL;
     char expert[96];
-    const char *inner = NULL;
-    *pair_rows = 0;
+    *out = (struct gguf_target){0};
     for (size_t i = 0; i < sizeof outer_names / sizeof outer_names[0]; i++) {
         if (strcmp(t->name, outer_names[i].gguf) != 0) continue;
-        snprintf(name, n_max, "%s", outer_names[i].hf);
+        snprintf(out->name, sizeof out->name, "%s", outer_names[i].hf);
+        dims_set(t, 0, out);
         return status_ok();
     }
     if (gguf_model_layer(m, t->name, &layer, &suffix)) {
@@ -310,6 +350,8 @@ struct status gguf_model_name(const struct gguf_model *m, const struct gguf_tens
         return status_make(STATUS_INPUT, "%s: tensor '%.200s' is not implemented for %s",
                            gguf_path(m->file), t->name, m->family->model_type);
     }
-    snprintf(name, n_max, "model.layers.%lld.%s", (long long)layer, inner);
-    return paired_rows(m, t, suffix, pair_rows);
+    snprintf(out->name, sizeof out->name, "model.layers.%lld.%s", (long long)layer, inner);
+    dims_set(t, gguf_family_dims(suffix), out);
+    out->is_decay = strcmp(suffix, GGUF_DECAYS) == 0;
+    return paired_rows(m, t, suffix, &out->pair_rows);
 }

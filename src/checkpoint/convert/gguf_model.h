@@ -1,6 +1,6 @@
 /* Translates a GGUF file into a Hugging Face checkpoint's terms: tensor names, the order of q and k
  * rows, config.json, generation_config.json and tokenizer.json. Reads no weights. Called by
- * source.c and gguf_latent.c. The architectures are in gguf_family.c. */
+ * source.c, gguf_latent.c and gguf_delta.c. The architectures are in gguf_family.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_MODEL_H
 #define SHOAL_CHECKPOINT_CONVERT_GGUF_MODEL_H
 
@@ -19,6 +19,10 @@ struct gguf_model {
     int64_t head_dim, value_dim; /* of a head's queries and keys, and of its values */
     int64_t rotary;              /* the rotated elements of head_dim */
     int64_t kv_lora;             /* latent attention's width of keys and values; 0 without */
+    struct {
+        int64_t n_key_heads, key_dim;  /* a key head's elements */
+        int64_t value_dim, value_rows; /* a value head's elements; those of all of a key head's */
+    } delta;                           /* sizes of a gated delta rule; 0 without */
     double rope_theta, norm_eps;
     bool tied;           /* no output.weight: the head is the embedding */
     bool attention_bias; /* q, k and v have biases */
@@ -29,11 +33,20 @@ struct gguf_model {
  * supported; an unknown key of the architecture is refused, never ignored. */
 struct status gguf_model_read(const struct gguf *g, struct gguf_model *out);
 
-/* Local. Writes the Hugging Face name of a tensor to name [n_max]. *pair_rows is 0, or the head
- * dimension when rows are stored in pairs for interleaved rotation: within a head, stored row 2i +
- * j is Hugging Face's row j * pair_rows / 2 + i. Errors: STATUS_INPUT for an unknown tensor. */
-struct status gguf_model_name(const struct gguf_model *m, const struct gguf_tensor *t, char *name,
-                              size_t n_max, uint32_t *pair_rows);
+/* A tensor in Hugging Face's terms. */
+struct gguf_target {
+    char name[256];
+    uint32_t n_dims;
+    uint64_t dims[GGUF_DIMS_MAX];
+    uint32_t pair_rows; /* 0, or the head dimension when rows are stored in pairs for interleaved
+                           rotation: within a head, stored row 2i + j is Hugging Face's row j *
+                           pair_rows / 2 + i */
+    bool is_decay;      /* values as in gguf_delta_decays */
+};
+
+/* Local. Errors: STATUS_INPUT for an unknown tensor. */
+struct status gguf_model_target(const struct gguf_model *m, const struct gguf_tensor *t,
+                                struct gguf_target *out);
 
 /* Local. Splits a name "blk.N.suffix"; the suffix is borrowed. False when the name has another form
  * or N is not a block. */
@@ -41,8 +54,8 @@ bool gguf_model_layer(const struct gguf_model *m, const char *name, int64_t *lay
                       const char **suffix);
 
 /* Local. True for a tensor of the file that has no Hugging Face tensor of its own: one of a
- * prediction layer, an attn_v_b (gguf_latent.h joins it with its attn_k_b), or one whose values go
- * into the config. */
+ * prediction layer, an attn_v_b (gguf_latent.h joins it with its attn_k_b), the attn_gate of an
+ * attn_qkv (gguf_delta.h), or one whose values go into the config. */
 bool gguf_model_leaves_out(const struct gguf_model *m, const struct gguf_tensor *t);
 
 /* gguf_texts.c. Local. Append a text to `out` (initialised by the caller). Errors: STATUS_INPUT

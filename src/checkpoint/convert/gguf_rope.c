@@ -33,10 +33,10 @@ static struct status put_factors(const struct gguf_model *m, const struct gguf_t
                                  struct strbuf *out)
 {
     float factors[FREQS_MAX];
-    if (t->quant != GGUF_F32_TENSOR || t->n_rows != 1 || t->n_cols * 2 != (uint64_t)m->head_dim ||
+    if (t->quant != GGUF_F32_TENSOR || t->n_rows != 1 || t->n_cols * 2 != (uint64_t)m->rotary ||
         t->n_cols > FREQS_MAX) {
         return status_make(STATUS_INPUT, "%s: tensor '%s': expected %lld values of F32",
-                           gguf_path(m->file), t->name, (long long)m->head_dim / 2);
+                           gguf_path(m->file), t->name, (long long)m->rotary / 2);
     }
     TRY(gguf_read_rows(m->file, t, 0, 1, factors));
     strbuf_puts(out, "  \"rope_scaling\": {\"rope_type\": \"frequency_factors\", \"factors\": [");

@@ -135,6 +135,7 @@ static struct status put_derived(const struct gguf_model *m, struct strbuf *out)
         const bool normed = gguf_find(m->file, "blk.0.attn_q_norm.weight") != NULL;
         strbuf_printf(out, "  \"use_qk_norm\": %s,\n", normed ? "true" : "false");
     }
+    if (m->family->delta) put_int(out, "linear_value_head_dim", m->delta.value_dim);
     return m->family->latent ? put_expert_groups(m, out) : status_ok();
 }
 

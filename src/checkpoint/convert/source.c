@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "checkpoint/convert/fused_experts.h"
 #include "checkpoint/convert/gguf.h"
+#include "checkpoint/convert/gguf_delta.h"
 #include "checkpoint/convert/gguf_latent.h"
 #include "checkpoint/convert/gguf_model.h"
 #include "checkpoint/convert/hf_quant.h"
@@ -30,6 +31,7 @@ struct entry {
     const struct safetensors_tensor *st;
     const struct gguf_tensor *gguf;
     struct gguf_latent *latent; /* owned; both halves of an up-projection; gguf is NULL */
+    struct gguf_delta *delta;   /* owned; both halves of an input projection; gguf is NULL */
     struct hf_quant *quant;     /* owned; for a quantized weight, stored as several tensors */
     struct fused_part *fused;   /* owned; for a tensor of fused experts: which outputs of st it
                                    has; NULL: not fused. One expert is tensor.row_group rows */
@@ -37,6 +39,7 @@ struct entry {
     uint32_t rotated;
     uint64_t row0; /* the first row in st; of a vector, the first element */
     bool adds_one; /* 1 is added to each value */
+    bool is_decay; /* values as in gguf_delta_decays */
     bool is_table; /* whole numbers, I32 or I64, which become floats */
 };
 
@@ -256,21 +259,34 @@ static struct status safetensors_list(struct source *s)
     return status_ok();
 }
 
+/* Returns the type of a tensor of two halves, unless the user names one. */
+static enum dtype pair_dtype(const struct gguf_tensor *a, const struct gguf_tensor *b)
+{
+    enum dtype dtype = DTYPE_F16, other;
+    const bool is_float = gguf_quant_dtype(a->quant, &dtype) && gguf_quant_dtype(b->quant, &other);
+    if (!is_float) return DTYPE_F16;
+    return dtype == other ? dtype : DTYPE_F32;
+}
+
+/* Returns the quantization method of a tensor of two halves; NULL: both have floats. */
+static const char *pair_method(const struct gguf_tensor *a, const struct gguf_tensor *b)
+{
+    enum dtype dtype;
+    if (!gguf_quant_dtype(a->quant, &dtype)) return gguf_quant_name(a->quant);
+    return gguf_quant_dtype(b->quant, &dtype) ? NULL : gguf_quant_name(b->quant);
+}
+
 /* Adds an up-projection from its two halves, as floats. */
 static struct status gguf_latent_add(struct source *s, const struct gguf_latent *l)
 {
     char name[CKPT_NAME_MAX];
     struct entry *e;
-    enum dtype dtype = DTYPE_F16, other;
     const uint64_t head_rows = l->nope + l->value, dims[] = {l->n_heads * head_rows, l->lora};
     snprintf(name, sizeof name, "model.layers.%lld.self_attn.kv_b_proj.weight",
              (long long)l->layer);
-    const bool is_float =
-        gguf_quant_dtype(l->k->quant, &dtype) && gguf_quant_dtype(l->v->quant, &other);
-    if (is_float && other != dtype) dtype = DTYPE_F32;
-    TRY(entry_fill(s, name, dtype, 2, dims, &e));
+    TRY(entry_fill(s, name, pair_dtype(l->k, l->v), 2, dims, &e));
     e->tensor.row_group = (uint32_t)head_rows;
-    if (!is_float) e->tensor.method = gguf_quant_name(l->k->quant);
+    e->tensor.method = pair_method(l->k, l->v);
     TRY(mem_alloc(&e->latent, 1, sizeof *e->latent, "an up-projection"));
     *e->latent = *l;
     if (head_rows * l->lora * sizeof(float) > GROUP_BYTES_MAX)
@@ -278,26 +294,59 @@ static struct status gguf_latent_add(struct source *s, const struct gguf_latent 
     return status_ok();
 }
 
+/* Adds an input projection from its two halves: as quantized values if both have the same format.
+ */
+static struct status gguf_delta_add(struct source *s, const struct gguf_delta *d)
+{
+    char name[CKPT_NAME_MAX];
+    struct entry *e;
+    const uint64_t dims[] = {gguf_delta_row_count(d), d->qkv->n_cols};
+    snprintf(name, sizeof name, "model.layers.%lld.linear_attn.in_proj_qkvz.weight",
+             (long long)d->layer);
+    TRY(entry_fill(s, name, pair_dtype(d->qkv, d->z), 2, dims, &e));
+    e->tensor.method = pair_method(d->qkv, d->z);
+    TRY(mem_alloc(&e->delta, 1, sizeof *e->delta, "an input projection"));
+    *e->delta = *d;
+    struct quant_format qkv, z;
+    if (gguf_quant_format(d->qkv->quant, &qkv) && gguf_quant_format(d->z->quant, &z) &&
+        qkv.kind == z.kind && qkv.group == z.group && qkv.scale_dtype == z.scale_dtype)
+        e->tensor.quant = qkv;
+    if (d->qkv->n_cols * sizeof(float) > GROUP_BYTES_MAX)
+        return status_make(STATUS_INPUT, "%s: tensor '%s': rows too large", s->path, d->qkv->name);
+    return status_ok();
+}
+
+/* Adds a tensor that a file has in two halves; *found is false for any other. */
+static struct status gguf_halves_add(struct source *s, const struct gguf_model *m,
+                                     const struct gguf_tensor *t, bool *found)
+{
+    struct gguf_latent latent;
+    struct gguf_delta delta;
+    TRY(gguf_latent_find(m, t, found, &latent));
+    if (*found) return gguf_latent_add(s, &latent);
+    TRY(gguf_delta_find(m, t, found, &delta));
+    return *found ? gguf_delta_add(s, &delta) : status_ok();
+}
+
 static struct status gguf_add(struct source *s, const struct gguf_model *m,
                               const struct gguf_tensor *t)
 {
-    char name[256];
-    uint32_t pair_rows;
     enum dtype dtype = DTYPE_F16; /* for quantized tensors, unless another is named */
     struct entry *e;
-    struct gguf_latent latent;
-    bool is_latent;
+    struct gguf_target target;
+    bool found;
     if (gguf_model_leaves_out(m, t)) return status_ok();
-    TRY(gguf_latent_find(m, t, &is_latent, &latent));
-    if (is_latent) return gguf_latent_add(s, &latent);
-    TRY(gguf_model_name(m, t, name, sizeof name, &pair_rows));
+    TRY(gguf_halves_add(s, m, t, &found));
+    if (found) return status_ok();
+    TRY(gguf_model_target(m, t, &target));
     const bool is_float = gguf_quant_dtype(t->quant, &dtype);
-    TRY(entry_fill(s, name, dtype, t->n_dims, t->dims, &e));
+    TRY(entry_fill(s, target.name, dtype, target.n_dims, target.dims, &e));
     e->gguf = t;
+    e->is_decay = target.is_decay;
     (void)gguf_quant_format(t->quant, &e->tensor.quant);
     if (!is_float) e->tensor.method = gguf_quant_name(t->quant);
-    e->pair_rows = e->rotated = pair_rows;
-    if (pair_rows > 0) e->tensor.row_group = pair_rows;
+    e->pair_rows = e->rotated = target.pair_rows;
+    if (target.pair_rows > 0) e->tensor.row_group = target.pair_rows;
     if (t->n_cols * sizeof(float) > GROUP_BYTES_MAX / e->tensor.row_group) {
         return status_make(STATUS_INPUT, "%s: tensor '%s': rows too large", s->path, t->name);
     }
@@ -417,6 +466,7 @@ void source_close(struct source **s_)
         mem_free(&s->entries[i].name);
         mem_free(&s->entries[i].quant);
         mem_free(&s->entries[i].latent);
+        mem_free(&s->entries[i].delta);
         mem_free(&s->entries[i].fused);
     }
     if (s->raw != NULL) hf_raw_fini(s->raw);
@@ -484,6 +534,7 @@ size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows)
     const struct entry *e = &s->entries[i];
     const size_t wide = (size_t)(n_rows * e->tensor.n_cols) * sizeof(float);
     if (e->latent != NULL) return wide + gguf_latent_scratch_bytes(e->latent);
+    if (e->delta != NULL) return wide + gguf_delta_scratch_bytes(e->delta, n_rows);
     const size_t n_wide = e->fused != NULL ? e->fused->step + 1 : 1;
     return wide_offset(e, n_rows) + wide * n_wide;
 }
@@ -571,7 +622,7 @@ static struct status plain_rows(const struct source *s, const struct entry *e, u
         rows_round(dtype, fused_rows(e, scratch, n_rows, wide), n, out, n_overflowed);
         return status_ok();
     }
-    if (plain && own == dtype && !e->adds_one) {
+    if (plain && own == dtype && !e->adds_one && !e->is_decay) {
         memcpy(out, scratch, n * dtype_bytes(dtype));
         return status_ok();
     }
@@ -582,6 +633,9 @@ static struct status plain_rows(const struct source *s, const struct entry *e, u
     } else {
         gguf_dequantize(e->gguf->quant, scratch, n, wide);
     }
+    if (e->is_decay && !gguf_delta_decays(wide, n))
+        return status_make(STATUS_INPUT, "%s: tensor '%s': expected values below 0", s->path,
+                           e->gguf->name);
     for (size_t k = 0; e->adds_one && k < n; k++) wide[k] += 1.0f;
     rows_round(dtype, wide, n, out, n_overflowed);
     return status_ok();
@@ -593,11 +647,13 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
     const struct entry *e = &s->entries[i];
     const size_t n = (size_t)(n_rows * e->tensor.n_cols);
     float *wide = scratch;
-    if (e->quant == NULL && e->latent == NULL)
+    if (e->quant == NULL && e->latent == NULL && e->delta == NULL)
         return plain_rows(s, e, row0, n_rows, dtype, scratch, out, n_overflowed);
     if (e->quant != NULL) {
         wide = (float *)((char *)scratch + wide_offset(e, n_rows));
         TRY(hf_quant_values(s->st, e->quant, s->raw, row0, n_rows, wide));
+    } else if (e->delta != NULL) {
+        TRY(gguf_delta_rows(s->gguf, e->delta, row0, n_rows, wide + n, wide));
     } else {
         const uint64_t group = e->tensor.row_group;
         TRY(gguf_latent_rows(s->gguf, e->latent, row0 / group, n_rows / group, wide + n, wide));
@@ -612,8 +668,14 @@ struct status source_codes(const struct source *s, size_t i, struct quant_format
 {
     const struct entry *e = &s->entries[i];
     if (e->quant != NULL) return hf_quant_codes(s->st, e->quant, s->raw, format, row0, n_rows, out);
-    TRY(ordered_rows(s, e, row0, n_rows, scratch));
-    if (gguf_codes(e->gguf->quant, scratch, n_rows, e->tensor.n_cols, out)) return status_ok();
+    bool fits;
+    if (e->delta != NULL) {
+        TRY(gguf_delta_codes(s->gguf, e->delta, row0, n_rows, scratch, out, &fits));
+    } else {
+        TRY(ordered_rows(s, e, row0, n_rows, scratch));
+        fits = gguf_codes(e->gguf->quant, scratch, n_rows, e->tensor.n_cols, out);
+    }
+    if (fits) return status_ok();
     return status_make(
         STATUS_INPUT,
         "%s: tensor '%s': a code of -128 or a scale that is NaN in rows %llu to %llu, "
