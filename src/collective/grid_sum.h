@@ -11,11 +11,10 @@
  * each rank of the axis, all of the same size. */
 size_t grid_sum_room(size_t n_rows, size_t n_out, const struct comm *c, enum comm_axis axis);
 
-/* **Collective (axis)**. s->y = the totals over all ranks, rounded to
- * f32. */
+/* **Collective (axis)**. s->y = the totals over all ranks, rounded to f32. */
 void grid_sum_to_f32(const struct grid_sum *s, struct comm *c, enum comm_axis axis);
 
-/* **Collective (axis)**. y = the sums' values, or y += them, in two calls with the same arguments:
+/* **Collective (axis)**. s->y = those totals, or s->y += them, in two calls with the same arguments:
  * grid_sum_start and one finish. Other ops may be called in between; a device computes them while
  * the sums travel. The lane must hold no other sum. */
 void grid_sum_start(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane);

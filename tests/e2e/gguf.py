@@ -9,7 +9,7 @@ import shutil
 import sys
 
 from program import GOLDENS, Shoal, expect, fresh_folder, main_of
-from gguf_file import write_gguf
+from gguf_file import Tensor, of_floats, write_gguf
 
 GROUPS = ["expert_group_count", "expert_group_used_count"]
 # Golden, architecture, how the file differs from today's converter's, and fields that the golden
@@ -48,12 +48,18 @@ REFUSED = [("granite", "granite", {"without": ["logit_scale"]},
             "key qwen3next.ssm.time_step_rank: expected a multiple of ssm.group_count"),
            ("qwen3-next", "qwen3next", {"ssm__inner_size": 64},
             "attn_qkv.weight': expected [128, 64]"),
-           ("qwen3-next", "qwen3next", {"lost": "blk.1.attn_gate.weight"},
+           ("qwen3-next", "qwen3next", {"put": {"blk.1.attn_gate.weight": None}},
             "has a tensor 'blk.1.attn_qkv.weight', but no 'blk.1.attn_gate.weight'"),
-           ("qwen3-next", "qwen3next", {"lost": "blk.1.attn_qkv.weight"},
+           ("qwen3-next", "qwen3next", {"put": {"blk.1.attn_qkv.weight": None}},
             "tensor 'blk.1.attn_gate.weight' is not implemented"),
            ("qwen3-next", "qwen3next", {"without": ["ssm.conv_kernel"]},
             "key qwen3next.ssm.conv_kernel: expected an integer"),
+           ("qwen3-next", "qwen3next", {"put": {"blk.0.ssm_a": of_floats([4], [-1, -1, 0.5, -1])}},
+            "tensor 'blk.0.ssm_a': expected values below 0"),
+           ("qwen3-next", "qwen3next", {"put": {"blk.0.ssm_a": Tensor("BF16", [4], bytes(8))}},
+            "tensor 'blk.0.ssm_a': expected F32"),
+           ("deepseek-v3", "deepseek2", {"put": {"blk.1.attn_v_b.weight": None}},
+            "has a tensor 'blk.1.attn_k_b.weight', but no 'blk.1.attn_v_b.weight'"),
            ("qwen3-next", "qwen3next", {"expert_gating_func": 2},
             "key qwen3next.expert_gating_func is not implemented")]
 # The expert groups that convert takes, and names, for a file without their keys: by its number of experts.

@@ -333,10 +333,10 @@ def padded(data):
     return data + bytes(-len(data) % ALIGNMENT)
 
 
-def write_gguf(path, arch, folder, old=False, without=(), lost=None, q8=(), q8_values=(),
+def write_gguf(path, arch, folder, old=False, without=(), put={}, q8=(), q8_values=(),
                **changed):
     """Writes the folder's model as `arch`. without: keys of the architecture that are left out;
-    lost: a tensor that is left out; q8, q8_values: ends of the names of those in Q8_0, and of those
+    put: other tensors by name, None: that one is left out; q8, q8_values: ends of the names of those in Q8_0, and of those
     in F32 with the values of Q8_0; changed: others' values by key, dots as two underscores."""
     c = json.loads((folder / "config.json").read_text())
     keys = keys_of(arch, c, old)
@@ -354,7 +354,7 @@ def write_gguf(path, arch, folder, old=False, without=(), lost=None, q8=(), q8_v
               "tokenizer.ggml.merges": (ARRAY, (STRING, []))}
     tensors = gguf_tensors(arch, c, read_safetensors(folder), old)
     tensors = {name: in_q8(t, name.endswith(q8_values)) if name.endswith((*q8, *q8_values)) else t
-               for name, t in tensors.items() if name != lost}
+               for name, t in {**tensors, **put}.items() if t}
     head, data = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(values)), b""
     for key, (kind, value) in values.items():
         head += packed_text(key) + struct.pack("<I", kind) + packed_value(kind, value)

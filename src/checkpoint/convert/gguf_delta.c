@@ -1,8 +1,6 @@
 #include "checkpoint/convert/gguf_delta.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 static struct status shape_check(const struct gguf_model *m, const struct gguf_tensor *t,
                                  uint64_t n_rows)
@@ -16,23 +14,17 @@ static struct status shape_check(const struct gguf_model *m, const struct gguf_t
 struct status gguf_delta_find(const struct gguf_model *m, const struct gguf_tensor *t, bool *found,
                               struct gguf_delta *out)
 {
-    const char *suffix;
-    char other[128];
-    int64_t layer;
-    *found = m->family->delta && gguf_model_layer(m, t->name, &layer, &suffix) &&
-             strcmp(suffix, "attn_qkv.weight") == 0;
+    static const char *const suffixes[] = {"attn_qkv.weight", "attn_gate.weight"};
+    struct gguf_pair pair;
+    *found = false;
+    if (m->family->delta) TRY(gguf_model_pair(m, t, suffixes, found, &pair));
     if (!*found) return status_ok();
-    snprintf(other, sizeof other, "blk.%lld.attn_gate.weight", (long long)layer);
-    *out = (struct gguf_delta){.qkv = t,
-                               .z = gguf_find(m->file, other),
-                               .layer = layer,
+    *out = (struct gguf_delta){.qkv = pair.first,
+                               .z = pair.second,
+                               .layer = pair.layer,
                                .n_heads = (uint64_t)m->delta.n_key_heads,
                                .key = (uint64_t)m->delta.key_dim,
                                .value = (uint64_t)m->delta.value_rows};
-    if (out->z == NULL) {
-        return status_make(STATUS_INPUT, "%s: has a tensor '%s', but no '%s'", gguf_path(m->file),
-                           t->name, other);
-    }
     TRY(shape_check(m, out->qkv, out->n_heads * (2 * out->key + out->value)));
     return shape_check(m, out->z, out->n_heads * out->value);
 }

@@ -2,8 +2,6 @@
 
 #include "base/mem.h"
 
-#include <stdio.h>
-#include <string.h>
 
 static struct status shape_check(const struct gguf_model *m, const struct gguf_tensor *t,
                                  uint64_t n_rows, uint64_t n_cols)
@@ -19,24 +17,18 @@ static struct status shape_check(const struct gguf_model *m, const struct gguf_t
 struct status gguf_latent_find(const struct gguf_model *m, const struct gguf_tensor *t, bool *found,
                                struct gguf_latent *out)
 {
-    const char *suffix;
-    char other[128];
-    int64_t layer;
-    *found = m->family->latent && gguf_model_layer(m, t->name, &layer, &suffix) &&
-             strcmp(suffix, "attn_k_b.weight") == 0;
+    static const char *const suffixes[] = {"attn_k_b.weight", "attn_v_b.weight"};
+    struct gguf_pair pair;
+    *found = false;
+    if (m->family->latent) TRY(gguf_model_pair(m, t, suffixes, found, &pair));
     if (!*found) return status_ok();
-    snprintf(other, sizeof other, "blk.%lld.attn_v_b.weight", (long long)layer);
-    *out = (struct gguf_latent){.k = t,
-                                .v = gguf_find(m->file, other),
-                                .layer = layer,
+    *out = (struct gguf_latent){.k = pair.first,
+                                .v = pair.second,
+                                .layer = pair.layer,
                                 .n_heads = (uint64_t)m->n_heads,
                                 .nope = (uint64_t)(m->head_dim - m->rotary),
                                 .value = (uint64_t)m->value_dim,
                                 .lora = (uint64_t)m->kv_lora};
-    if (out->v == NULL) {
-        return status_make(STATUS_INPUT, "%s: has a tensor '%s', but no '%s'", gguf_path(m->file),
-                           t->name, other);
-    }
     TRY(shape_check(m, out->k, out->lora, out->nope));
     return shape_check(m, out->v, out->value, out->lora);
 }

@@ -285,21 +285,37 @@ bool gguf_model_layer(const struct gguf_model *m, const char *name, int64_t *lay
     return true;
 }
 
-/* True when the layer has an attn_qkv. */
-static bool has_sibling(const struct gguf_model *m, int64_t layer)
+/* Writes the name of a layer's tensor to `name`, and returns the tensor; NULL: the file has none. */
+static const struct gguf_tensor *layer_tensor(const struct gguf_model *m, int64_t layer,
+                                              const char *suffix, char name[static 128])
 {
+    snprintf(name, 128, "blk.%lld.%s", (long long)layer, suffix);
+    return gguf_find(m->file, name);
+}
+
+struct status gguf_model_pair(const struct gguf_model *m, const struct gguf_tensor *t,
+                              const char *const suffixes[2], bool *found, struct gguf_pair *out)
+{
+    const char *suffix;
     char name[128];
-    snprintf(name, sizeof name, "blk.%lld.attn_qkv.weight", (long long)layer);
-    return gguf_find(m->file, name) != NULL;
+    *found = gguf_model_layer(m, t->name, &out->layer, &suffix) && strcmp(suffix, suffixes[0]) == 0;
+    if (!*found) return status_ok();
+    out->first = t;
+    out->second = layer_tensor(m, out->layer, suffixes[1], name);
+    if (out->second != NULL) return status_ok();
+    return status_make(STATUS_INPUT, "%s: has a tensor '%s', but no '%s'", gguf_path(m->file),
+                       t->name, name);
 }
 
 bool gguf_model_leaves_out(const struct gguf_model *m, const struct gguf_tensor *t)
 {
     int64_t layer;
     const char *suffix;
+    char qkv[128];
     if (strcmp(t->name, GGUF_ROPE_FREQS) == 0) return true; /* it is in the config */
     if (!gguf_model_layer(m, t->name, &layer, &suffix)) return false;
-    if (m->family->delta && strcmp(suffix, "attn_gate.weight") == 0) return has_sibling(m, layer);
+    if (m->family->delta && strcmp(suffix, "attn_gate.weight") == 0)
+        return layer_tensor(m, layer, "attn_qkv.weight", qkv) != NULL;
     return layer >= m->n_layers || (m->family->latent && strcmp(suffix, "attn_v_b.weight") == 0);
 }
 
@@ -353,5 +369,8 @@ struct status gguf_model_target(const struct gguf_model *m, const struct gguf_te
     snprintf(out->name, sizeof out->name, "model.layers.%lld.%s", (long long)layer, inner);
     dims_set(t, gguf_family_dims(suffix), out);
     out->is_decay = strcmp(suffix, GGUF_DECAYS) == 0;
+    if (out->is_decay && t->quant != GGUF_F32_TENSOR)
+        return status_make(STATUS_INPUT, "%s: tensor '%s': expected F32", gguf_path(m->file),
+                           t->name);
     return paired_rows(m, t, suffix, &out->pair_rows);
 }

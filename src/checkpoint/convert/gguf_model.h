@@ -44,9 +44,20 @@ struct gguf_target {
     bool is_decay;      /* values as in gguf_delta_decays */
 };
 
-/* Local. Errors: STATUS_INPUT for an unknown tensor. */
+/* Local. Errors: STATUS_INPUT for an unknown tensor, and for decays that are not F32. */
 struct status gguf_model_target(const struct gguf_model *m, const struct gguf_tensor *t,
                                 struct gguf_target *out);
+
+/* Two tensors of one layer that are one tensor of Hugging Face's. */
+struct gguf_pair {
+    const struct gguf_tensor *first, *second; /* borrowed */
+    int64_t layer;
+};
+
+/* Local. Sets *found, and *out when t is its layer's tensor with the first suffix. Errors:
+ * STATUS_INPUT when that layer has no tensor with the second suffix. */
+struct status gguf_model_pair(const struct gguf_model *m, const struct gguf_tensor *t,
+                              const char *const suffixes[2], bool *found, struct gguf_pair *out);
 
 /* Local. Splits a name "blk.N.suffix"; the suffix is borrowed. False when the name has another form
  * or N is not a block. */
