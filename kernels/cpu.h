@@ -1,6 +1,6 @@
 /* The instruction sets that this process may use: those of the CPU, minus those that the
  * environment variable SHOAL_CPU hides. SHOAL_CPU=avx2 makes the CPU look as if it had nothing
- * better than AVX2; it is for tests. Called by kern_select, peak.c and tests. */
+ * better than AVX2; it is for tests. Called by kern_select, peak.c, fp8_plain.c and tests. */
 #ifndef SHOAL_KERNELS_CPU_H
 #define SHOAL_KERNELS_CPU_H
 

@@ -23,8 +23,8 @@ static size_t lead_info(unsigned char lead, unsigned char *low, unsigned char *h
     return 0;
 }
 
-/* Returns how many of the first bytes of p agree with one well-formed sequence. *want: the length
- * that p[0] gives that sequence; 0: none begins with p[0]. */
+/* Returns how many of the first bytes of p may begin a well-formed sequence. *want: the whole
+ * length of a sequence that begins with p[0]; 0: none does. */
 static size_t matching(const char *p, size_t n, size_t *want)
 {
     unsigned char low, high;

@@ -174,7 +174,8 @@ static struct status make_workspace(struct stage *s)
     return mem_alloc(&s->positions, t, sizeof *s->positions, "workspace");
 }
 
-/* Allocates the KV blocks, with index keys or entries of the layers that have some. */
+/* Allocates the KV blocks, and in them the index keys or compressed entries of layers with an index
+ * or compressed attention. */
 static struct status make_kv(struct stage *s)
 {
     const struct stage_options *o = &s->o;
@@ -409,8 +410,8 @@ static size_t stage_begin_step(struct stage *s, const struct seq_rows *seqs, siz
     return n_parts;
 }
 
-/* Switches to part i and completes its h, except for results of experts that take a shortcut: the
- * layer's FFN takes these. */
+/* Switches to part i and completes its h. Leaves out the results of shortcut experts, which the
+ * layer's FFN adds. */
 static struct status stage_enter(struct stage *s, const struct layer *layer, size_t i,
                                  struct part **out)
 {

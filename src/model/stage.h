@@ -46,8 +46,8 @@ struct stage_options {
                                            all ranks; NULL: none */
 };
 
-/* Local. True when quantized weights are multiplied with f32 activations; always if these are
- * rounded already, with one scale for a whole row. */
+/* Local. True when quantized weights are multiplied with f32 activations: by the flag, or because
+ * the model itself rounds its activations with one scale for a whole row (BitNet). */
 static inline bool stage_is_weight_only(const struct stage_options *o)
 {
     return o->flags->activations == ACTIVATIONS_F32 || o->model->rounds_inputs;

@@ -151,8 +151,8 @@ static void choose_entries(struct stage *s, const struct layer *layer, const str
     for (size_t i = 0; i < p->n_seqs; i++) choose_of(s, layer, &seqs[i], chosen);
 }
 
-/* Returns the most keys and entries that a row of the part sees: its sequence's last row sees most.
- */
+/* Returns the largest number of keys and entries that any row of the part sees. In each sequence
+ * that is the last row's number. */
 static size_t most_seen(const struct stage *s, const struct layer *layer, const struct part *p)
 {
     const struct arch *m = s->o.model;

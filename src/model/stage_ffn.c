@@ -59,8 +59,8 @@ static void norm_inner(struct stage *s, const struct ffn_weights *w, const struc
 
 /* Computes the FFN's intermediate activations for the rows `in`, and returns them as the input of
  * the down projection: in s->ffn.gate [T, F], or as quantized values alone. */
-static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct act_rows *in,
-                              const struct part *p)
+static struct act_rows inner_activations(struct stage *s, const struct layer *layer,
+                                         struct act_rows *in, const struct part *p)
 {
     const struct ffn_weights *w = &layer->ffn;
     const struct layout *l = s->o.layout;
@@ -123,7 +123,7 @@ static void scale_stream(struct stage *s, const struct layer *layer, const struc
 static void dense_block(struct stage *s, const struct layer *layer, struct act_rows *in,
                         struct part *p)
 {
-    struct act_rows inner = swiglu(s, layer, in, p);
+    struct act_rows inner = inner_activations(s, layer, in, p);
     const struct block_output out = {.w = &layer->ffn.down,
                                      .bias = layer->ffn.down_bias,
                                      .norm = layer->ffn_out_norm,
@@ -141,7 +141,7 @@ static const float *shared_block(struct stage *s, const struct layer *layer, str
     const size_t n_rows = range_count(p->own), d = s->o.model->width, first = p->own.begin;
     float *shared = s->ffn.shared + p->row0 * d;
     if (s->o.model->moe.shared_ffn == 0) return NULL;
-    struct act_rows inner = swiglu(s, layer, in, p);
+    struct act_rows inner = inner_activations(s, layer, in, p);
     s->row_sum->assign(s, &layer->ffn.down, &inner, shared, p);
     if (layer->ffn.mix.n_out == 0) return shared;
     const struct column mix = {&layer->ffn.mix, s->ffn.mix, NULL};

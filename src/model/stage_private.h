@@ -165,7 +165,7 @@ struct entry_work {
     int32_t *key_blocks;          /* 0, 1, ... */
 };
 
-/* In the workspace: the residual streams of n a row. */
+/* In the workspace: work on rows of n residual streams. */
 struct streams_work {
     float *rows;              /* [T, D] a block's input before its norm */
     float *normed;            /* [T, n D] */
@@ -250,8 +250,8 @@ struct inner_rows {
     void *memory; /* for quantized rows that this rank alone reads; NULL: there are none */
 };
 
-/* stage.c. Local. True when a linear of the layer's attention or dense FFN has quantized weights, so
- * that the stage needs memory for quantized rows. */
+/* stage.c. Local. True when a linear of the layer's attention or dense FFN has quantized weights,
+ * so that the stage needs memory for quantized rows. */
 bool stage_layer_is_quantized(const struct layer *l);
 
 /* A way to compute a stage's row-parallel linears (o_proj and the down projections): which of their

@@ -221,8 +221,8 @@ static struct status exchange_host_compute(struct moe *m, struct pass *p)
     p->bad = (int32_t *)(void *)(p->y + p->n_in * n);
     memset(p->bad, 0, p->n_in * sizeof *p->bad);
     TRY(moe_expert_sums(m, p, NULL));
-    /* by columns a rank reads its own outputs alone, and the barrier before take_columns suffices
-     */
+    /* a rank that sums by columns reads only its own outputs here; the barrier before take_columns
+     * protects the others */
     if (!by_columns(m, p)) comm_barrier(m->o.comm, COMM_EP);
     return status_ok();
 }

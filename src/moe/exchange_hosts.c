@@ -272,7 +272,7 @@ static struct status exchange_hosts_send(struct moe *m, struct pass *p)
 /* --- tokens at the experts' host -------------------------------------------------------------- */
 
 /* Finds the blocks for this host, those of host 0's ranks first. Sets b->from[h] to the first block
- * and row of host h, and b->from[n_hosts] to the numbers of all. */
+ * and row of host h, and b->from[n_hosts] to the total numbers of blocks and rows. */
 static void find_blocks(struct moe *m)
 {
     struct by_host *b = m->by_host;

@@ -93,7 +93,8 @@ static size_t pack_row(const struct pack_job *job, size_t row, char *to)
         if (is_last) sums[n] = c.n_bad;
         if (!is_last || n < TILE) {
             n_bytes += wire_ints_pack(sums, n + is_last, to + n_bytes);
-        } else { /* the counter is a block of its own, as if the row were packed at once */
+        } else { /* the last tile is full, so the counter begins a block, as in wire_ints_pack of
+                    the whole row */
             n_bytes += wire_ints_pack(sums, n, to + n_bytes);
             n_bytes += wire_ints_pack(sums + n, 1, to + n_bytes);
         }
@@ -101,7 +102,7 @@ static size_t pack_row(const struct pack_job *job, size_t row, char *to)
     return n_bytes;
 }
 
-/* Packs one run of each host's rows. The ends of its rows count from the start of the run. */
+/* Packs one run of each host's rows. The ends of its rows are offsets from the start of the run. */
 static void pack_run(void *job_, uint32_t run)
 {
     const struct pack_job *job = job_;
@@ -123,8 +124,8 @@ static void pack_run(void *job_, uint32_t run)
     }
 }
 
-/* Joins the runs for a host to one block: makes the ends count from the first row, and pads the
- * packed rows to whole lines. */
+/* Joins the runs for a host to one block: turns the ends into offsets from the block's first row,
+ * and pads the packed rows to whole lines. */
 static void join_runs(const struct pack_job *job, int host)
 {
     struct comm_mail_piece *pieces = job->pieces + (size_t)host * (1 + job->n_runs);

@@ -137,7 +137,7 @@ void moe_destroy(struct moe **m)
         for (int i = 0; i < BUF_COUNT; i++) moe_drop(*m, &(*m)->buffers[lane][i]);
         comm_mail_close(&(*m)->by_hosts[lane].mail);
     }
-    mem_free(&(*m)->row_counts.of_block);
+    mem_free(&(*m)->row_counts.of_call);
     moe_copies_destroy(*m);
     moe_limit_destroy(*m);
     word_counts_fini(&(*m)->tp);

@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-/* Computes, for a layer, the rows that each part is expected to get from the ranks of all parts but
- * this rank's, and those that this rank is expected to send. sent [ep, ep] is scratch; others [ep]
- * is zeroed by the caller. */
+/* Estimates, for a layer, how many rows each ep part gets from the ranks of all parts but this
+ * rank's (added to others [ep], which the caller has zeroed), and how many rows this rank sends
+ * (*own). sent [ep, ep] is scratch. */
 static struct status expect_others(struct moe *m, uint32_t layer, int64_t *sent, int64_t *others,
                                    int64_t *own)
 {

@@ -164,7 +164,7 @@ struct copies {
 
 /* The rows that this rank computed in each call so far (moe_rows.c bounds n). */
 struct row_counts {
-    uint32_t *of_block; /* [n] owned, one for each call */
+    uint32_t *of_call; /* [n] owned, one for each call */
     size_t n, capacity;
 };
 

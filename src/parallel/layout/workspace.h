@@ -48,7 +48,7 @@
     X(STREAM_NORMED, NORM, EXPERTS)                                                                \
     X(STREAM_MIX, NORM, EXPERTS)                                                                   \
     X(STREAM_PRE, NORM, EXPERTS)                                                                   \
-    X(STREAM_POST, NORM, EXPERTS) /* two halves of a step take turns */                            \
+    X(STREAM_POST, NORM, EXPERTS) /* the halves of a step take turns */                            \
     X(STREAM_COMB, NORM, EXPERTS)                                                                  \
     X(K_NARROW, PROJECT, PROJECT)                                                                  \
     X(V_NARROW, PROJECT, PROJECT)                                                                  \
@@ -116,8 +116,8 @@ struct workspace_index {
 /* Local. Returns the sizes of sparse attention's arrays for steps of n_rows rows. */
 struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows);
 
-/* Local. Returns `all` as it is used by rows that see at most n_seen (1 or more) of what fits: fewer
- * tiles for each row, and so more rows in the same memory. */
+/* Local. Returns `all` as it is used by rows that see at most n_seen (1 or more) of what fits:
+ * fewer tiles for each row, and so more rows in the same memory. */
 struct workspace_index workspace_index_seen(struct workspace_index all, uint64_t n_seen);
 
 /* Local. Returns the sizes of a stage's arrays on a place, for steps of n_rows rows. The only
