@@ -9,9 +9,11 @@ import shutil
 import sys
 
 from program import GOLDENS, Shoal, expect, fresh_folder, main_of
-from gguf_file import Tensor, of_floats, write_gguf
+from gguf_file import BOOL, Tensor, of_floats, write_gguf
 
 GROUPS = ["expert_group_count", "expert_group_used_count"]
+LLAMA4 = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1, "use_qk_norm": True,
+          "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}}
 # Golden, architecture, how the file differs from today's converter's, and fields that the golden
 # has and the file cannot state.
 CASES = [("gemma2", "gemma2", {}, {"query_pre_attn_scalar": 16}),
@@ -19,6 +21,11 @@ CASES = [("gemma2", "gemma2", {}, {"query_pre_attn_scalar": 16}),
           {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 4}),
          ("qwen3-bias", "qwen3", {}),
          ("granite", "granite", {}),
+         ("granite-moe", "granitemoe", {}),
+         ("granite-moe-untied", "granitemoe", {}),
+         ("granite-moe-shared", "granitemoe", {}),
+         ("granite-moe-unshared", "granitemoe", {}),
+         ("llama4", "llama4", {}, LLAMA4),
          ("olmoe", "olmoe", {}),
          ("glm4-moe", "glm4moe", {}),
          ("glm4-moe-plain", "glm4moe", {}),
@@ -32,6 +39,20 @@ CASES = [("gemma2", "gemma2", {}, {"query_pre_attn_scalar": 16}),
 # Golden, architecture, changes, what convert says.
 REFUSED = [("granite", "granite", {"without": ["logit_scale"]},
             "key granite.logit_scale: expected a number"),
+           ("granite-moe", "granitemoe", {"rope__scaling__finetuned": (BOOL, False)},
+            "key granitemoe.rope.scaling.finetuned: expected true"),
+           ("granite-moe", "granitemoe", {"put": {"blk.1.ffn_up_exps.weight": None}},
+            "has a tensor 'blk.1.ffn_gate_exps.weight', but no 'blk.1.ffn_up_exps.weight'"),
+           ("granite-moe", "granitemoe", {"put": {"blk.1.ffn_gate_exps.weight": None}},
+            "tensor 'blk.1.ffn_up_exps.weight' is not implemented"),
+           ("granite-moe", "granitemoe", {"feed_forward_length": 40},
+            "ffn_gate_exps.weight': expected [8, 40, 64]"),
+           ("granite-moe-shared", "granitemoe", {"without": ["expert_used_count"]},
+            "key granitemoe.expert_used_count: expected an integer"),
+           ("llama4", "llama4", {"attention__sliding_window": 0},
+            "key llama4.attention.sliding_window is not implemented"),
+           ("llama4", "llama4", {"without": ["interleave_moe_layer_step", "rope.scaling.type"]},
+            "key llama4.interleave_moe_layer_step: expected an integer"),
            ("glm4-moe", "glm4moe", {"expert_gating_func": 1},
             "key glm4moe.expert_gating_func: expected 2"),
            ("glm4-moe", "glm4moe", {"nextn_predict_layers": 9},
@@ -86,7 +107,7 @@ class GgufTest:
         shutil.copytree(case / "hf", folder, dirs_exist_ok=True)
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, **fields}))
-        write_gguf(gguf, arch, case / "hf", **how)
+        write_gguf(gguf, arch, folder, **how)
         self.shoal.must("convert", folder, want)
         self.shoal.must("convert", gguf, model)
         expect(self.scores(case, model) == self.scores(case, want),

@@ -70,7 +70,14 @@ QWEN3_NEXT = {**COMMON, "post_attention_layernorm": "post_attention_norm",
               "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
               "mlp.shared_expert.up_proj": "ffn_up_shexp",
               "mlp.shared_expert.down_proj": "ffn_down_shexp"}
-NAMES = {"gemma2": GEMMA, "gemma3": GEMMA, "qwen3next": QWEN3_NEXT,
+GRANITE_MOE = {**COMMON, "block_sparse_moe.router.layer": "ffn_gate_inp",
+               "block_sparse_moe.output_linear": "ffn_down_exps",
+               "shared_mlp.output_linear": "ffn_down_shexp"}
+LLAMA4 = {**COMMON, "feed_forward.router": "ffn_gate_inp",
+          **{f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
+          **{f"feed_forward.shared_expert.{part}_proj": f"ffn_{part}_shexp"
+             for part in ("gate", "up", "down")}}
+NAMES = {"granitemoe": GRANITE_MOE, "llama4": LLAMA4, "gemma2": GEMMA, "gemma3": GEMMA, "qwen3next": QWEN3_NEXT,
          "glm4moe": {**COMMON, "post_attention_layernorm": "post_attention_norm"}}
 SELECT_BIAS = "mlp.gate.e_score_correction_bias"
 
@@ -98,8 +105,10 @@ def with_norm_plus_one(t):
 
 
 def paired(t, n_heads):
-    """Reorders the rows of each head from halves to the pairs of an interleaved rotation."""
-    rows, half = t.rows(), t.shape[0] // n_heads // 2
+    """Reorders the rows of each head, or the elements of a bias, from halves to the pairs of an
+    interleaved rotation."""
+    n, half = len(t.data) // t.shape[0], t.shape[0] // n_heads // 2
+    rows = [t.data[at:at + n] for at in range(0, len(t.data), n)]
     order = [h * 2 * half + side * half + i for h in range(n_heads) for i in range(half)
              for side in (0, 1)]
     return Tensor(t.kind, t.shape, b"".join(rows[r] for r in order))
@@ -131,6 +140,39 @@ def split_delta(t, c):
             parts[i] += b"".join(rows[ends[i]:ends[i + 1]])
     return (Tensor(t.kind, [2 * heads * (key + value // 2), t.shape[1]], b"".join(parts[:3])),
             Tensor(t.kind, [heads * value, t.shape[1]], parts[3]))
+
+
+def transposed(t):
+    """Turns each expert's matrix, [experts, inputs, outputs]."""
+    experts, n_in, n_out = t.shape
+    size, data = KINDS[t.kind][1], []
+    for e in range(experts):
+        at = e * n_in * n_out
+        data += [t.data[(at + i * n_out + o) * size:(at + i * n_out + o + 1) * size]
+                 for o in range(n_out) for i in range(n_in)]
+    return Tensor(t.kind, [experts, n_out, n_in], b"".join(data))
+
+
+def halves(t):
+    """Splits a tensor whose rows, of each expert if it has experts, are those of gate, then of up."""
+    *experts, n_rows, _ = t.shape
+    rows, n, parts = t.rows(), n_rows // 2, [b"", b""]
+    for at in range(0, len(rows), n):
+        parts[at // n % 2] += b"".join(rows[at:at + n])
+    return [Tensor(t.kind, [*experts, n, t.shape[-1]], part) for part in parts]
+
+
+def expert_tensors(inner, t):
+    """The tensors that the fused ones of Llama-4 and Granite-MoE become, as delta_tensors."""
+    if inner == "feed_forward.experts.down_proj":
+        return {"ffn_down_exps.weight": transposed(t)}
+    ends = {"feed_forward.experts.gate_up_proj": "exps",
+            "block_sparse_moe.input_linear.weight": "exps",
+            "shared_mlp.input_linear.weight": "shexp"}
+    if inner not in ends:
+        return {}
+    gate, up = halves(transposed(t) if inner.endswith("gate_up_proj") else t)
+    return {f"ffn_gate_{ends[inner]}.weight": gate, f"ffn_up_{ends[inner]}.weight": up}
 
 
 def delta_tensors(inner, t, c, old):
@@ -170,7 +212,7 @@ def gguf_tensors(arch, c, tensors, old):
         if inner == SELECT_BIAS:
             out[blk + "exp_probs_b.bias"] = t
             continue
-        own = delta_tensors(inner, t, c, old) if arch == "qwen3next" else {}
+        own = delta_tensors(inner, t, c, old) if arch == "qwen3next" else expert_tensors(inner, t)
         if own:
             out.update({blk + end: tensor for end, tensor in own.items()})
             continue
@@ -185,7 +227,7 @@ def gguf_tensors(arch, c, tensors, old):
         if expert:
             experts.setdefault(f"{blk}ffn_{expert[2]}_exps.weight", {})[int(expert[1])] = t
             continue
-        if arch == "granite" and stem in ("self_attn.q_proj", "self_attn.k_proj"):
+        if arch in ("granite", "granitemoe") and stem in ("self_attn.q_proj", "self_attn.k_proj"):
             heads = "num_attention_heads" if "q_proj" in stem else "num_key_value_heads"
             t = paired(t, c[heads])
         out[f"{blk}{names[stem]}.{kind}"] = t
@@ -225,6 +267,9 @@ def keys_of(arch, c, old):
     if "n_group" in c:
         keys["expert_group_count"] = (U32, c["n_group"])
         keys["expert_group_used_count"] = (U32, c["topk_group"])
+    if "num_local_experts" in c:
+        keys["expert_count"] = (U32, c["num_local_experts"])
+        keys["expert_used_count"] = (U32, c["num_experts_per_tok"])
     keys.update(OWN_KEYS[arch](c, rope))
     if arch == "deepseek2" and not old:
         keys["attention.head_count_kv"] = (U32, 1)
@@ -252,6 +297,19 @@ def granite(c, _):
             "embedding_scale": (F32, c["embedding_multiplier"]),
             "residual_scale": (F32, c["residual_multiplier"]),
             "logit_scale": (F32, c["logits_scaling"])}
+
+
+def granitemoe(c, rope):
+    shared = c.get("shared_intermediate_size")
+    return {**granite(c, rope),
+            **({"expert_shared_feed_forward_length": (U32, shared)} if shared else {})}
+
+
+def llama4(c, _):
+    return {"feed_forward_length": (U32, c["intermediate_size_mlp"]),
+            "expert_feed_forward_length": (U32, c["intermediate_size"]),
+            "interleave_moe_layer_step": (U32, c["interleave_moe_layer_step"]),
+            "vocab_size": (U32, c["vocab_size"])}
 
 
 def olmoe(*_):
@@ -308,8 +366,8 @@ def qwen3next(c, rope):
             "rope.dimension_count": (U32, int(c["head_dim"] * rope["partial_rotary_factor"]))}
 
 
-OWN_KEYS = {f.__name__: f for f in (gemma2, gemma3, granite, olmoe, qwen3, glm4moe, deepseek2,
-                                    qwen3next)}
+OWN_KEYS = {f.__name__: f for f in (gemma2, gemma3, granite, granitemoe, llama4, olmoe, qwen3,
+                                    glm4moe, deepseek2, qwen3next)}
 
 # ---- the file ----
 
@@ -337,14 +395,15 @@ def write_gguf(path, arch, folder, old=False, without=(), put={}, q8=(), q8_valu
                **changed):
     """Writes the folder's model as `arch`. without: keys of the architecture that are left out;
     put: other tensors by name, None: that one is left out; q8, q8_values: ends of the names of those in Q8_0, and of those
-    in F32 with the values of Q8_0; changed: others' values by key, dots as two underscores."""
+    in F32 with the values of Q8_0; changed: others' values, or types
+    with values, by key, dots as two underscores."""
     c = json.loads((folder / "config.json").read_text())
     keys = keys_of(arch, c, old)
     for key in without:
         del keys[key]
     for key, value in changed.items():
         key = key.replace("__", ".")
-        keys[key] = (keys.get(key, (U32,))[0], value)
+        keys[key] = value if isinstance(value, tuple) else (keys.get(key, (U32,))[0], value)
     tokens = [f"<{i}>" for i in range(c["vocab_size"])]
     values = {"general.architecture": (STRING, arch),
               **{f"{arch}.{key}": value for key, value in keys.items()},

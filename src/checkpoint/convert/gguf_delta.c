@@ -1,6 +1,7 @@
 #include "checkpoint/convert/gguf_delta.h"
 
 #include <math.h>
+#include <stdio.h>
 
 static struct status shape_check(const struct gguf_model *m, const struct gguf_tensor *t,
                                  uint64_t n_rows)
@@ -12,87 +13,26 @@ static struct status shape_check(const struct gguf_model *m, const struct gguf_t
 }
 
 struct status gguf_delta_find(const struct gguf_model *m, const struct gguf_tensor *t, bool *found,
-                              struct gguf_delta *out)
+                              struct gguf_join *out)
 {
     static const char *const suffixes[] = {"attn_qkv.weight", "attn_gate.weight"};
     struct gguf_pair pair;
     *found = false;
     if (m->family->delta) TRY(gguf_model_pair(m, t, suffixes, found, &pair));
     if (!*found) return status_ok();
-    *out = (struct gguf_delta){.qkv = pair.first,
-                               .z = pair.second,
-                               .layer = pair.layer,
-                               .n_heads = (uint64_t)m->delta.n_key_heads,
-                               .key = (uint64_t)m->delta.key_dim,
-                               .value = (uint64_t)m->delta.value_rows};
-    TRY(shape_check(m, out->qkv, out->n_heads * (2 * out->key + out->value)));
-    return shape_check(m, out->z, out->n_heads * out->value);
-}
-
-uint64_t gguf_delta_row_count(const struct gguf_delta *d)
-{
-    return 2 * d->n_heads * (d->key + d->value);
-}
-
-size_t gguf_delta_scratch_bytes(const struct gguf_delta *d, uint64_t n_rows)
-{
-    const uint64_t a = d->qkv->row_bytes, b = d->z->row_bytes;
-    return (size_t)(n_rows * (a > b ? a : b));
-}
-
-/* Rows that lie one after another in one of the halves. */
-struct run {
-    const struct gguf_tensor *t;
-    uint64_t row0, n_rows;
-};
-
-/* Returns the run that begins with a row of in_proj_qkvz and has at most n_max rows. */
-static struct run run_at(const struct gguf_delta *d, uint64_t row, uint64_t n_max)
-{
-    const uint64_t n = 2 * (d->key + d->value), head = row / n, k = d->n_heads * d->key;
-    const struct {
-        const struct gguf_tensor *t;
-        uint64_t first, n_rows; /* of this head */
-    } parts[] = {{d->qkv, head * d->key, d->key},
-                 {d->qkv, k + head * d->key, d->key},
-                 {d->qkv, 2 * k + head * d->value, d->value},
-                 {d->z, head * d->value, d->value}};
-    uint64_t at = row % n;
-    size_t i = 0;
-    while (at >= parts[i].n_rows) at -= parts[i++].n_rows;
-    const uint64_t rest = parts[i].n_rows - at;
-    return (struct run){parts[i].t, parts[i].first + at, rest < n_max ? rest : n_max};
-}
-
-struct status gguf_delta_rows(const struct gguf *g, const struct gguf_delta *d, uint64_t row0,
-                              uint64_t n_rows, void *scratch, float *out)
-{
-    struct run run;
-    for (uint64_t r = 0; r < n_rows; r += run.n_rows) {
-        run = run_at(d, row0 + r, n_rows - r);
-        TRY(gguf_read_floats(g, run.t, run.row0, run.n_rows, scratch, out + r * run.t->n_cols));
-    }
-    return status_ok();
-}
-
-struct status gguf_delta_codes(const struct gguf *g, const struct gguf_delta *d, uint64_t row0,
-                               uint64_t n_rows, void *scratch, const struct quant_block *out,
-                               bool *fits)
-{
-    struct run run;
-    struct quant_format f;
-    *fits = gguf_quant_format(d->qkv->quant, &f);
-    const uint64_t n = d->qkv->n_cols, scale_bytes = dtype_bytes(quant_scale_dtype(f));
-    for (uint64_t r = 0; *fits && r < n_rows; r += run.n_rows) {
-        run = run_at(d, row0 + r, n_rows - r);
-        const struct quant_block part = {
-            .codes = (char *)out->codes + r * quant_code_bytes(f.kind, n),
-            .scales = (char *)out->scales + r * quant_groups(f, n) * scale_bytes,
-        };
-        TRY(gguf_read_rows(g, run.t, run.row0, run.n_rows, scratch));
-        *fits = gguf_codes(run.t->quant, scratch, run.n_rows, n, &part);
-    }
-    return status_ok();
+    const uint64_t heads = (uint64_t)m->delta.n_key_heads, key = (uint64_t)m->delta.key_dim;
+    const uint64_t value = (uint64_t)m->delta.value_rows, n_keys = heads * key;
+    *out = (struct gguf_join){
+        .halves = {pair.first, pair.second},
+        .parts = {{0, key, 0}, {n_keys, key, 0}, {2 * n_keys, value, 0}, {0, value, 1}},
+        .n_parts = 4,
+        .n_turns = heads,
+        .n_dims = 2,
+        .dims = {2 * heads * (key + value), pair.first->n_cols}};
+    snprintf(out->name, sizeof out->name, "model.layers.%lld.linear_attn.in_proj_qkvz.weight",
+             (long long)pair.layer);
+    TRY(shape_check(m, pair.first, heads * (2 * key + value)));
+    return shape_check(m, pair.second, heads * value);
 }
 
 bool gguf_delta_decays(float *values, size_t n)

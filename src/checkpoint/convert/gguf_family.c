@@ -43,11 +43,32 @@ static const struct gguf_member gemma3[] = {
     {"rope.freq_base_swa", "rope_local_base_freq", GGUF_MEMBER_FLOAT, "10000.0"},
     {0}};
 
-static const struct gguf_member granite[] = {
-    {"attention.scale", "attention_multiplier", GGUF_MEMBER_FLOAT, NULL},
-    {"embedding_scale", "embedding_multiplier", GGUF_MEMBER_FLOAT, "1.0"},
-    {"residual_scale", "residual_multiplier", GGUF_MEMBER_FLOAT, "1.0"},
-    {"logit_scale", "logits_scaling", GGUF_MEMBER_FLOAT, NULL},
+#define GRANITE_MEMBERS                                                                            \
+    {"attention.scale", "attention_multiplier", GGUF_MEMBER_FLOAT, NULL},                          \
+        {"embedding_scale", "embedding_multiplier", GGUF_MEMBER_FLOAT, "1.0"},                     \
+        {"residual_scale", "residual_multiplier", GGUF_MEMBER_FLOAT, "1.0"},                       \
+    {                                                                                              \
+        "logit_scale", "logits_scaling", GGUF_MEMBER_FLOAT, NULL                                   \
+    }
+static const struct gguf_member granite[] = {GRANITE_MEMBERS, {0}};
+
+static const struct gguf_member granite_moe[] = {
+    GRANITE_MEMBERS,
+    {"expert_count", "num_local_experts", GGUF_MEMBER_INT, NULL},
+    {"expert_used_count", "num_experts_per_tok", GGUF_MEMBER_INT, NULL},
+    {0}};
+
+static const struct gguf_member granite_moe_shared[] = {
+    GRANITE_MEMBERS,
+    {"expert_count", "num_local_experts", GGUF_MEMBER_INT, NULL},
+    {"expert_used_count", "num_experts_per_tok", GGUF_MEMBER_INT, NULL},
+    {"expert_shared_feed_forward_length", "shared_intermediate_size", GGUF_MEMBER_INT, NULL},
+    {0}};
+
+static const struct gguf_member llama4[] = {
+    {"expert_count", "num_local_experts", GGUF_MEMBER_INT, NULL},
+    {"expert_used_count", "num_experts_per_tok", GGUF_MEMBER_INT, NULL},
+    {"interleave_moe_layer_step", "interleave_moe_layer_step", GGUF_MEMBER_INT, NULL},
     {0}};
 
 static const struct gguf_member glm4_moe[] = {
@@ -132,6 +153,22 @@ static const struct gguf_name qwen3_next_names[] = {
     {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
     {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"},
     {0}};
+
+static const struct gguf_name granite_moe_names[] = {
+    {"ffn_gate_inp.weight", "block_sparse_moe.router.layer.weight"},
+    {"ffn_down_exps.weight", "block_sparse_moe.output_linear.weight"},
+    {"ffn_gate_shexp.weight", "shared_mlp.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "shared_mlp.up_proj.weight"},
+    {"ffn_down_shexp.weight", "shared_mlp.down_proj.weight"},
+    {0}};
+
+static const struct gguf_name llama4_names[] = {
+    {"ffn_gate_shexp.weight", "feed_forward.shared_expert.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "feed_forward.shared_expert.up_proj.weight"},
+    {"ffn_down_shexp.weight", "feed_forward.shared_expert.down_proj.weight"},
+    {0}};
+
+const char *const gguf_expert_halves[2] = {"ffn_gate_exps.weight", "ffn_up_exps.weight"};
 
 static const struct gguf_name common_names[] = {
     {"attn_norm.weight", "input_layernorm.weight"},
@@ -226,9 +263,44 @@ static const struct gguf_family families[GGUF_ARCH_COUNT] = {
                       .architecture = "GraniteForCausalLM",
                       .model_type = "granite",
                       .paired = true,
+                      .may_not_rotate = true,
                       .members = granite,
                       .names = no_names,
                       .fixed = SILU},
+    [GGUF_GRANITE_MOE] = {.gguf = "granitemoe",
+                          .architecture = "GraniteMoeForCausalLM",
+                          .model_type = "granitemoe",
+                          .joined_experts = "block_sparse_moe.input_linear.weight",
+                          .paired = true,
+                          .may_not_rotate = true,
+                          .members = granite_moe,
+                          .names = granite_moe_names,
+                          .fixed = SILU},
+    [GGUF_GRANITE_MOE_SHARED] = {.gguf = "granitemoe",
+                                 .architecture = "GraniteMoeSharedForCausalLM",
+                                 .model_type = "granitemoeshared",
+                                 .joined_experts = "block_sparse_moe.input_linear.weight",
+                                 .paired = true,
+                                 .may_not_rotate = true,
+                                 .members = granite_moe_shared,
+                                 .names = granite_moe_names,
+                                 .fixed = SILU},
+    /* no key states the values of `fixed`: llama.cpp has them in its code */
+    [GGUF_LLAMA4] = {.gguf = "llama4",
+                     .architecture = "Llama4ForCausalLM",
+                     .model_type = "llama4_text",
+                     .experts = "feed_forward",
+                     .gate_proj = "gate_proj",
+                     .up_proj = "up_proj",
+                     .down_proj = "down_proj",
+                     .router = "router",
+                     .paired = true,
+                     .members = llama4,
+                     .names = llama4_names,
+                     .fixed =
+                         SILU ", \"attention_chunk_size\": 8192, \"no_rope_layer_interval\": 4, "
+                              "\"attn_temperature_tuning\": true, \"floor_scale\": 8192, "
+                              "\"attn_scale\": 0.1"},
     [GGUF_OLMOE] = {.gguf = "olmoe",
                     .architecture = "OlmoeForCausalLM",
                     .model_type = "olmoe",

@@ -18,6 +18,9 @@ enum gguf_arch {
     GGUF_GEMMA2,
     GGUF_GEMMA3,
     GGUF_GRANITE,
+    GGUF_GRANITE_MOE,
+    GGUF_GRANITE_MOE_SHARED,
+    GGUF_LLAMA4,
     GGUF_OLMOE,
     GGUF_GLM4_MOE,
     GGUF_DEEPSEEK2,
@@ -48,12 +51,15 @@ struct gguf_family {
     const char *experts; /* the module, within a layer, that holds router and experts; NULL: none */
     const char *gate_proj, *up_proj, *down_proj; /* an expert's linears */
     const char *router;                          /* the router, within `experts` */
-    bool paired;        /* rows of q and k are stored in pairs (interleaved rotation) */
-    bool partial;       /* rope.dimension_count may be less than a head */
-    bool latent;        /* multi-head latent attention */
-    bool delta;         /* a gated delta rule in some layers */
-    bool states_gating; /* files may have the keys expert_gating_func and nextn_predict_layers */
-    bool implies_bias;  /* config.json has no attention_bias */
+    const char *joined_experts; /* the tensor, within a layer, that gguf_experts.c joins from gate
+                                   and up; NULL: gate and up are tensors of their own */
+    bool paired;                /* rows of q and k are stored in pairs (interleaved rotation) */
+    bool partial;               /* rope.dimension_count may be less than a head */
+    bool latent;                /* multi-head latent attention */
+    bool delta;                 /* a gated delta rule in some layers */
+    bool states_gating;  /* files may have the keys expert_gating_func and nextn_predict_layers */
+    bool implies_bias;   /* config.json has no attention_bias */
+    bool may_not_rotate; /* the key rope.scaling.finetuned may say that no layer rotates */
     const struct gguf_member *members; /* the keys of this architecture alone */
     const struct gguf_name *names;     /* tensors of a layer, tried before the common names */
     const char *fixed;                 /* members that the architecture implies, as JSON */
@@ -62,12 +68,15 @@ struct gguf_family {
 /* The tensor of a layer whose values are -exp(A_log). */
 #define GGUF_DECAYS "ssm_a"
 
+/* The tensors of a layer that joined_experts joins: those of gate and of up. */
+extern const char *const gguf_expert_halves[2];
+
 const struct gguf_family *gguf_family_at(enum gguf_arch arch);
 
 /* Lists the known architectures for messages: "llama, qwen2, ...". */
 #define GGUF_ARCHITECTURES                                                                         \
-    "llama, qwen2, qwen3, qwen3moe, gpt-oss, gemma2, gemma3, granite, olmoe, glm4moe, deepseek2 "  \
-    "or qwen3next"
+    "llama, llama4, qwen2, qwen3, qwen3moe, gpt-oss, gemma2, gemma3, granite, granitemoe, olmoe, " \
+    "glm4moe, deepseek2 or qwen3next"
 
 /* Local. Returns the name, within a layer, of a tensor other than experts and their router; NULL:
  * none. */

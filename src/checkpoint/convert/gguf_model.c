@@ -109,11 +109,11 @@ static struct status gguf_model_keys_check(const struct gguf_model *m)
         return status_make(STATUS_INPUT, "%s: is one of %lld parts: merge them into one file first",
                            gguf_path(m->file), (long long)n_split);
     }
-    bool rotates = true; /* Granite's way to say that its layers have no rotation */
-    if (m->arch == GGUF_GRANITE && gguf_bool(m->file, "granite.rope.scaling.finetuned", &rotates) &&
-        !rotates) {
+    char full[128];
+    bool rotates = true;
+    key_full(m, "rope.scaling.finetuned", full);
+    if (m->family->may_not_rotate && gguf_bool(m->file, full, &rotates) && !rotates)
         return key_bad(m, "rope.scaling.finetuned", "true");
-    }
     return status_ok();
 }
 
@@ -126,9 +126,11 @@ static struct status arch_get(struct gguf_model *m)
     for (int i = 0; i < GGUF_ARCH_COUNT; i++) {
         if (strcmp(name, gguf_family_at(i)->gguf) != 0) continue;
         m->arch = (enum gguf_arch)i;
-        if (m->arch == GGUF_LLAMA && gguf_has(m->file, "llama.expert_count")) {
+        if (m->arch == GGUF_LLAMA && gguf_has(m->file, "llama.expert_count"))
             m->arch = GGUF_MIXTRAL;
-        }
+        if (m->arch == GGUF_GRANITE_MOE &&
+            gguf_has(m->file, "granitemoe.expert_shared_feed_forward_length"))
+            m->arch = GGUF_GRANITE_MOE_SHARED;
         m->family = gguf_family_at(m->arch);
         return status_ok();
     }
@@ -285,7 +287,8 @@ bool gguf_model_layer(const struct gguf_model *m, const char *name, int64_t *lay
     return true;
 }
 
-/* Writes the name of a layer's tensor to `name`, and returns the tensor; NULL: the file has none. */
+/* Writes the name of a layer's tensor to `name`, and returns the tensor; NULL: the file has none.
+ */
 static const struct gguf_tensor *layer_tensor(const struct gguf_model *m, int64_t layer,
                                               const char *suffix, char name[static 128])
 {
@@ -311,11 +314,13 @@ bool gguf_model_leaves_out(const struct gguf_model *m, const struct gguf_tensor 
 {
     int64_t layer;
     const char *suffix;
-    char qkv[128];
+    char other[128];
     if (strcmp(t->name, GGUF_ROPE_FREQS) == 0) return true; /* it is in the config */
     if (!gguf_model_layer(m, t->name, &layer, &suffix)) return false;
     if (m->family->delta && strcmp(suffix, "attn_gate.weight") == 0)
-        return layer_tensor(m, layer, "attn_qkv.weight", qkv) != NULL;
+        return layer_tensor(m, layer, "attn_qkv.weight", other) != NULL;
+    if (m->family->joined_experts != NULL && strcmp(suffix, gguf_expert_halves[1]) == 0)
+        return layer_tensor(m, layer, gguf_expert_halves[0], other) != NULL;
     return layer >= m->n_layers || (m->family->latent && strcmp(suffix, "attn_v_b.weight") == 0);
 }
 
@@ -326,7 +331,7 @@ static struct status paired_rows(const struct gguf_model *m, const struct gguf_t
     *pair_rows = 0;
     if (!m->family->paired || (!is_q && !is_k)) return status_ok();
     const int64_t n_heads = is_q ? m->n_heads : m->n_kv_heads;
-    if (t->n_dims != 2 || t->dims[0] != (uint64_t)(n_heads * m->head_dim)) {
+    if (t->n_dims > 2 || t->dims[0] != (uint64_t)(n_heads * m->head_dim)) {
         return status_make(STATUS_INPUT, "%s: tensor '%s': expected %lld heads of %lld rows",
                            gguf_path(m->file), t->name, (long long)n_heads, (long long)m->head_dim);
     }

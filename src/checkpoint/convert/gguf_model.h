@@ -1,6 +1,7 @@
 /* Translates a GGUF file into a Hugging Face checkpoint's terms: tensor names, the order of q and k
  * rows, config.json, generation_config.json and tokenizer.json. Reads no weights. Called by
- * source.c, gguf_latent.c and gguf_delta.c. The architectures are in gguf_family.c. */
+ * source.c, gguf_latent.c, gguf_delta.c and gguf_experts.c. The architectures are in gguf_family.c.
+ */
 #ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_MODEL_H
 #define SHOAL_CHECKPOINT_CONVERT_GGUF_MODEL_H
 
@@ -65,8 +66,8 @@ bool gguf_model_layer(const struct gguf_model *m, const char *name, int64_t *lay
                       const char **suffix);
 
 /* Local. True for a tensor of the file that has no Hugging Face tensor of its own: one of a
- * prediction layer, an attn_v_b (gguf_latent.h joins it with its attn_k_b), the attn_gate of an
- * attn_qkv (gguf_delta.h), or one whose values go into the config. */
+ * prediction layer, an attn_v_b (gguf_latent.h joins it with its attn_k_b), the second half of a
+ * tensor that gguf_join.h joins, or one whose values go into the config. */
 bool gguf_model_leaves_out(const struct gguf_model *m, const struct gguf_tensor *t);
 
 /* gguf_texts.c. Local. Append a text to `out` (initialised by the caller). Errors: STATUS_INPUT

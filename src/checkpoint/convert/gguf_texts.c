@@ -135,6 +135,12 @@ static struct status put_derived(const struct gguf_model *m, struct strbuf *out)
         const bool normed = gguf_find(m->file, "blk.0.attn_q_norm.weight") != NULL;
         strbuf_printf(out, "  \"use_qk_norm\": %s,\n", normed ? "true" : "false");
     }
+    if (m->arch == GGUF_LLAMA4) {
+        int64_t n_experts = 0; /* of the published models, the one with 128 experts has no norms */
+        (void)gguf_int(m->file, "llama4.expert_count", &n_experts);
+        put_int(out, "intermediate_size_mlp", m->ffn);
+        strbuf_printf(out, "  \"use_qk_norm\": %s,\n", n_experts == 128 ? "false" : "true");
+    }
     if (m->family->delta) put_int(out, "linear_value_head_dim", m->delta.value_dim);
     return m->family->latent ? put_expert_groups(m, out) : status_ok();
 }

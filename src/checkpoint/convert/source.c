@@ -9,6 +9,7 @@
 #include "checkpoint/convert/fused_experts.h"
 #include "checkpoint/convert/gguf.h"
 #include "checkpoint/convert/gguf_delta.h"
+#include "checkpoint/convert/gguf_experts.h"
 #include "checkpoint/convert/gguf_latent.h"
 #include "checkpoint/convert/gguf_model.h"
 #include "checkpoint/convert/hf_quant.h"
@@ -31,7 +32,7 @@ struct entry {
     const struct safetensors_tensor *st;
     const struct gguf_tensor *gguf;
     struct gguf_latent *latent; /* owned; both halves of an up-projection; gguf is NULL */
-    struct gguf_delta *delta;   /* owned; both halves of an input projection; gguf is NULL */
+    struct gguf_join *join;     /* owned; both halves of a tensor; gguf is NULL */
     struct hf_quant *quant;     /* owned; for a quantized weight, stored as several tensors */
     struct fused_part *fused;   /* owned; for a tensor of fused experts: which outputs of st it
                                    has; NULL: not fused. One expert is tensor.row_group rows */
@@ -294,25 +295,19 @@ static struct status gguf_latent_add(struct source *s, const struct gguf_latent 
     return status_ok();
 }
 
-/* Adds an input projection from its two halves: as quantized values if both have the same format.
- */
-static struct status gguf_delta_add(struct source *s, const struct gguf_delta *d)
+/* Adds a tensor from its two halves: as quantized values if both have the same format. */
+static struct status gguf_join_add(struct source *s, const struct gguf_join *j)
 {
-    char name[CKPT_NAME_MAX];
+    const struct gguf_tensor *a = j->halves[0], *b = j->halves[1];
+    struct quant_format format;
     struct entry *e;
-    const uint64_t dims[] = {gguf_delta_row_count(d), d->qkv->n_cols};
-    snprintf(name, sizeof name, "model.layers.%lld.linear_attn.in_proj_qkvz.weight",
-             (long long)d->layer);
-    TRY(entry_fill(s, name, pair_dtype(d->qkv, d->z), 2, dims, &e));
-    e->tensor.method = pair_method(d->qkv, d->z);
-    TRY(mem_alloc(&e->delta, 1, sizeof *e->delta, "an input projection"));
-    *e->delta = *d;
-    struct quant_format qkv, z;
-    if (gguf_quant_format(d->qkv->quant, &qkv) && gguf_quant_format(d->z->quant, &z) &&
-        qkv.kind == z.kind && qkv.group == z.group && qkv.scale_dtype == z.scale_dtype)
-        e->tensor.quant = qkv;
-    if (d->qkv->n_cols * sizeof(float) > GROUP_BYTES_MAX)
-        return status_make(STATUS_INPUT, "%s: tensor '%s': rows too large", s->path, d->qkv->name);
+    TRY(entry_fill(s, j->name, pair_dtype(a, b), j->n_dims, j->dims, &e));
+    e->tensor.method = pair_method(a, b);
+    if (gguf_join_format(j, &format)) e->tensor.quant = format;
+    TRY(mem_alloc(&e->join, 1, sizeof *e->join, "two halves of a tensor"));
+    *e->join = *j;
+    if (a->n_cols * sizeof(float) > GROUP_BYTES_MAX)
+        return status_make(STATUS_INPUT, "%s: tensor '%s': rows too large", s->path, a->name);
     return status_ok();
 }
 
@@ -321,11 +316,12 @@ static struct status gguf_halves_add(struct source *s, const struct gguf_model *
                                      const struct gguf_tensor *t, bool *found)
 {
     struct gguf_latent latent;
-    struct gguf_delta delta;
+    struct gguf_join join;
     TRY(gguf_latent_find(m, t, found, &latent));
     if (*found) return gguf_latent_add(s, &latent);
-    TRY(gguf_delta_find(m, t, found, &delta));
-    return *found ? gguf_delta_add(s, &delta) : status_ok();
+    TRY(gguf_delta_find(m, t, found, &join));
+    if (!*found) TRY(gguf_experts_find(m, t, found, &join));
+    return *found ? gguf_join_add(s, &join) : status_ok();
 }
 
 static struct status gguf_add(struct source *s, const struct gguf_model *m,
@@ -346,7 +342,7 @@ static struct status gguf_add(struct source *s, const struct gguf_model *m,
     (void)gguf_quant_format(t->quant, &e->tensor.quant);
     if (!is_float) e->tensor.method = gguf_quant_name(t->quant);
     e->pair_rows = e->rotated = target.pair_rows;
-    if (target.pair_rows > 0) e->tensor.row_group = target.pair_rows;
+    if (target.pair_rows > 0 && target.n_dims > 1) e->tensor.row_group = target.pair_rows;
     if (t->n_cols * sizeof(float) > GROUP_BYTES_MAX / e->tensor.row_group) {
         return status_make(STATUS_INPUT, "%s: tensor '%s': rows too large", s->path, t->name);
     }
@@ -466,7 +462,7 @@ void source_close(struct source **s_)
         mem_free(&s->entries[i].name);
         mem_free(&s->entries[i].quant);
         mem_free(&s->entries[i].latent);
-        mem_free(&s->entries[i].delta);
+        mem_free(&s->entries[i].join);
         mem_free(&s->entries[i].fused);
     }
     if (s->raw != NULL) hf_raw_fini(s->raw);
@@ -534,7 +530,7 @@ size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows)
     const struct entry *e = &s->entries[i];
     const size_t wide = (size_t)(n_rows * e->tensor.n_cols) * sizeof(float);
     if (e->latent != NULL) return wide + gguf_latent_scratch_bytes(e->latent);
-    if (e->delta != NULL) return wide + gguf_delta_scratch_bytes(e->delta, n_rows);
+    if (e->join != NULL) return wide + gguf_join_scratch_bytes(e->join, n_rows);
     const size_t n_wide = e->fused != NULL ? e->fused->step + 1 : 1;
     return wide_offset(e, n_rows) + wide * n_wide;
 }
@@ -647,13 +643,13 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
     const struct entry *e = &s->entries[i];
     const size_t n = (size_t)(n_rows * e->tensor.n_cols);
     float *wide = scratch;
-    if (e->quant == NULL && e->latent == NULL && e->delta == NULL)
+    if (e->quant == NULL && e->latent == NULL && e->join == NULL)
         return plain_rows(s, e, row0, n_rows, dtype, scratch, out, n_overflowed);
     if (e->quant != NULL) {
         wide = (float *)((char *)scratch + wide_offset(e, n_rows));
         TRY(hf_quant_values(s->st, e->quant, s->raw, row0, n_rows, wide));
-    } else if (e->delta != NULL) {
-        TRY(gguf_delta_rows(s->gguf, e->delta, row0, n_rows, wide + n, wide));
+    } else if (e->join != NULL) {
+        TRY(gguf_join_rows(s->gguf, e->join, row0, n_rows, wide + n, wide));
     } else {
         const uint64_t group = e->tensor.row_group;
         TRY(gguf_latent_rows(s->gguf, e->latent, row0 / group, n_rows / group, wide + n, wide));
@@ -669,8 +665,8 @@ struct status source_codes(const struct source *s, size_t i, struct quant_format
     const struct entry *e = &s->entries[i];
     if (e->quant != NULL) return hf_quant_codes(s->st, e->quant, s->raw, format, row0, n_rows, out);
     bool fits;
-    if (e->delta != NULL) {
-        TRY(gguf_delta_codes(s->gguf, e->delta, row0, n_rows, scratch, out, &fits));
+    if (e->join != NULL) {
+        TRY(gguf_join_codes(s->gguf, e->join, row0, n_rows, scratch, out, &fits));
     } else {
         TRY(ordered_rows(s, e, row0, n_rows, scratch));
         fits = gguf_codes(e->gguf->quant, scratch, n_rows, e->tensor.n_cols, out);
