@@ -516,6 +516,7 @@ static const struct arch_field fields[] = {
     {.key = "transformers.js_config", .type = FIELD_INERT},
     /* the checkpoint says how its own tensors are stored; BitNet's also rounds activations */
     {.key = "quantization_config", .type = FIELD_NODE, AT(node.quantization)},
+    {"expert_dtype", FIELD_INERT, ONLY(compressed), .refused_elsewhere = true},
     /* precisions of other programs, where shoal has f32 */
     {"enable_attention_fp32_softmax", FIELD_INERT, ONLY(router_scaling), .refused_elsewhere = true},
     {"enable_lm_head_fp32", FIELD_INERT, ONLY(router_scaling), .refused_elsewhere = true},

@@ -11,14 +11,15 @@
 #include <string.h>
 
 /* Columns: id, name, bytes per element. First the float types with which kernels compute, then
- * types of stored values only: quantized weights, zero points (bytes in shoal's files, larger
- * words in other programs') and KV caches. */
+ * types of stored values only: quantized weights, their scales (E8M0) and zero points (bytes in
+ * shoal's files, larger words in other programs'), and KV caches. */
 #define DTYPE_LIST(X) X(F32, "f32", 4) X(F16, "f16", 2) X(BF16, "bf16", 2)
 #define DTYPE_STORED_LIST(X)                                                                       \
     X(I8, "i8", 1)                                                                                 \
     X(U8, "u8", 1)                                                                                 \
     X(F8_E4M3, "f8_e4m3", 1)                                                                       \
     X(F8_E5M2, "f8_e5m2", 1)                                                                       \
+    X(F8_E8M0, "f8_e8m0", 1)                                                                       \
     X(I32, "i32", 4)                                                                               \
     X(I64, "i64", 8)
 

@@ -7,10 +7,10 @@ Each case NAME gets
                  versions; tokens of one sequence
   logits.0.i24   transformers' logits in f32 with those weights: [T, V] (logits_file.py)
   sequences.jsonl  that sequence: input of `shoal score`
-mxfp4 has no logits: its tensors are those of another family than the Llama here.
+mxfp4 and dsv4 have no logits: their tensors are those of other families than the Llama here.
 
 Packed and dequantized by: auto-gptq 0.7.1 (qlinear_cuda, on the CPU), autoawq 0.2.9 (gemm),
-compressed-tensors, transformers (fp8, MXFP4). GPTQ's version 2 differs from version 1 in the zero
+compressed-tensors, transformers (fp8, MXFP4, DeepSeek-V4's fp4). GPTQ's version 2 differs from version 1 in the zero
 points alone, which its packages say are stored as they are. The first two no longer import as whole
 packages, so their modules are loaded alone.
 
@@ -290,6 +290,38 @@ def write_mxfp4(folder):
     write(folder, config, stored, values, "bf16", {})
 
 
+def write_dsv4(folder):
+    """A linear in fp8 and experts in fp4, as DeepSeek-V4 is published."""
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+    dequantize = Fp8Dequantize(None)._dequantize_one
+    g = torch.Generator().manual_seed(6)
+    stored, values = {}, {}
+
+    def add(name, shape, dtype, scale_shape):
+        codes = torch.randint(0, 256, shape, generator=g, dtype=torch.uint8)
+        if dtype != torch.int8:
+            codes[codes % 128 == 127] = 0  # NaN
+        scales = torch.randint(110, 135, scale_shape, generator=g, dtype=torch.uint8)
+        stored[name + ".weight"], stored[name + ".scale"] = codes.view(dtype), scales.view(torch.float8_e8m0fnu)
+        return dequantize(stored[name + ".weight"], stored[name + ".scale"], torch.bfloat16)
+
+    values["model.layers.0.self_attn.q_a_proj.weight"] = add("layers.0.attn.wq_a", (128, 256), torch.float8_e4m3fn, (1, 2))
+    for w, name, n_out, n_in in ("w1", "gate", 32, 256), ("w2", "down", 256, 32), ("w3", "up", 32, 256):
+        values[f"model.layers.0.mlp.experts.{name}_proj.weight"] = torch.stack(
+            [add(f"layers.0.ffn.experts.{e}.{w}", (n_out, n_in // 2), torch.int8, (n_out, n_in // 32)) for e in range(2)])
+    config = {"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "hidden_size": 256,
+              "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 1, "vocab_size": 32,
+              "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "rope_theta": 10000, "compress_rope_theta": 160000,
+              "q_lora_rank": 128, "qk_rope_head_dim": 16, "head_dim": 32, "n_routed_experts": 2, "num_experts_per_tok": 2,
+              "moe_intermediate_size": 32, "n_shared_experts": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.5,
+              "compress_ratios": [0], "num_hash_layers": 0, "o_groups": 2, "o_lora_rank": 32, "index_topk": 8,
+              "index_n_heads": 2, "index_head_dim": 16, "hc_mult": 4, "hc_eps": 1e-6, "hc_sinkhorn_iters": 20,
+              "sliding_window": 16, "swiglu_limit": 10.0, "torch_dtype": "bfloat16", "expert_dtype": "fp4",
+              "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                                      "scale_fmt": "ue8m0", "weight_block_size": [128, 128]}}
+    write(folder, config, stored, values, "bf16", {})
+
+
 def main():
     out, auto_gptq, awq_folder = map(Path, sys.argv[1:4])
     stub("auto_gptq", auto_gptq)
@@ -303,6 +335,7 @@ def main():
         for name, (dtype, maker, quantization) in case_list().items():
             write_case(out / name, dtype, maker, quantization)
         write_mxfp4(out / "mxfp4")
+        write_dsv4(out / "dsv4")
 
 
 if __name__ == "__main__":

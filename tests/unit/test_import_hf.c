@@ -31,7 +31,8 @@ static const struct import {
     {"ct-fp8", "fp8", 7},         {"ct-fp8-tensor", "fp8", 7},
     {"ct-fp8-block", "fp8", 7},   {"fp8-blocks", "fp8", 7},
     {"fp8-e4m3", "fp8", 7},       {"fp8-e5m2", "", 0},
-    {"mxfp4", "mxfp4", 3},
+    {"mxfp4", "mxfp4", 3},        {"dsv4", "fp8-g128", 1},
+    {"dsv4", "mxfp4", 3},
 };
 enum { N_IMPORTS = sizeof imports / sizeof imports[0] };
 

@@ -8,13 +8,14 @@
 #include <string.h>
 #include <strings.h>
 
-enum { N_OTHERS = 3, FP8_BLOCK = 128 };
+enum { N_OTHERS = 3, N_SCALES = 3, FP8_BLOCK = 128, FP4_GROUP = 32 };
 
 /* The suffix of a quantized weight's main tensor, and the suffixes of its other tensors. */
 static const struct kind {
     enum hf_layout layout;
     const char *suffix, *method;
-    const char *scales[2], *zeros, *g_idx; /* suffixes; of `scales` the first that exists is used */
+    const char *scales[N_SCALES], *zeros, *g_idx; /* suffixes; of `scales` the first that exists is
+                                                     used */
     const char *others[N_OTHERS]; /* for activations; .weight_shape, which packed_find reads */
 } kinds[] = {
     {HF_GPTQ, ".qweight", "gptq", {".scales"}, ".qzeros", ".g_idx", {NULL}},
@@ -30,7 +31,7 @@ static const struct kind {
     {HF_FP8,
      ".weight",
      "fp8",
-     {".weight_scale_inv", ".weight_scale"},
+     {".weight_scale_inv", ".weight_scale", ".scale"},
      ".weight_zero_point",
      ".weight_g_idx",
      {".input_scale", ".input_zero_point", ".activation_scale"}},
@@ -79,9 +80,10 @@ bool hf_quant_is_part(const struct safetensors *s, const char *name)
     if (ends_with(name, ".self_attn.k_scale") || ends_with(name, ".self_attn.v_scale")) return true;
     for (int i = 0; i < N_KINDS; i++) {
         const struct kind *k = &kinds[i];
-        if (is_part_of(s, name, k, k->scales[0]) || is_part_of(s, name, k, k->scales[1]) ||
-            is_part_of(s, name, k, k->zeros) || is_part_of(s, name, k, k->g_idx))
-            return true;
+        if (is_part_of(s, name, k, k->zeros) || is_part_of(s, name, k, k->g_idx)) return true;
+        for (int j = 0; j < N_SCALES; j++) {
+            if (is_part_of(s, name, k, k->scales[j])) return true;
+        }
         for (int j = 0; j < N_OTHERS; j++) {
             if (is_part_of(s, name, k, k->others[j])) return true;
         }
@@ -281,7 +283,27 @@ static struct status packed_find(const struct safetensors *s, struct hf_quant *q
     return row_zeros_find(s, q);
 }
 
-/* Describes tensors quantized to one byte per value: E4M3, E5M2 or int8. */
+/* Describes DeepSeek-V4's experts, two E2M1 numbers in a byte: codes [out, in / 2], scales
+ * [out, in / 32]. */
+static struct status fp4_find(const struct safetensors *s, struct hf_quant *q)
+{
+    q->layout = HF_MXFP4;
+    q->method = "fp4";
+    q->bits = 4;
+    q->n_in = 2 * q->codes->dims[1];
+    q->group = FP4_GROUP;
+    if (q->n_in % FP4_GROUP == 0 && has_shape(q->scales, q->n_out, q->n_in / FP4_GROUP))
+        return status_ok();
+    return hf_quant_bad(s, q->scales, "expected a scale for each 32 inputs, two of them in a byte");
+}
+
+/* True for scales named as DeepSeek names those of blocks. */
+static bool is_of_blocks(const struct safetensors_tensor *scales)
+{
+    return ends_with(scales->name, "_inv") || ends_with(scales->name, ".scale");
+}
+
+/* Describes tensors of one byte per value: E4M3, E5M2 or int8; or of packed E2M1. */
 static struct status bytes_find(const struct safetensors *s, const struct js_node *config,
                                 struct hf_quant *q)
 {
@@ -292,6 +314,8 @@ static struct status bytes_find(const struct safetensors *s, const struct js_nod
     q->bits = 8;
     q->n_out = t->dims[0];
     q->n_in = t->dims[1];
+    if (t->dtype == DTYPE_I8 && q->scales != NULL && q->scales->dtype == DTYPE_F8_E8M0)
+        return fp4_find(s, q);
     if (t->dtype == DTYPE_I8) {
         q->layout = HF_INT8;
         q->method = "compressed-tensors";
@@ -301,7 +325,7 @@ static struct status bytes_find(const struct safetensors *s, const struct js_nod
     }
     if (q->zeros != NULL) return hf_quant_bad(s, q->zeros, "fp8 has no zero points");
     if (hint_is(config, "quant_method", "compressed-tensors")) q->method = "compressed-tensors";
-    if (q->scales == NULL || !ends_with(q->scales->name, "_inv")) return row_scales_find(s, q);
+    if (q->scales == NULL || !is_of_blocks(q->scales)) return row_scales_find(s, q);
     if (js_count(block) == 2 && (!js_int(js_at(block, 0), &rows) ||
                                  !js_int(js_at(block, 1), &cols) || rows < 1 || cols < 1)) {
         return hf_quant_bad(s, t, "weight_block_size: expected two sizes");
@@ -318,9 +342,9 @@ static struct status mxfp4_find(const struct safetensors *s, struct hf_quant *q)
         return hf_quant_bad(s, t, "expected [experts, outputs, groups, 16] and scales beside it");
     }
     q->bits = 4;
-    q->group = 32;
+    q->group = FP4_GROUP;
     q->block_rows = 1;
-    q->n_in = t->dims[2] * 32;
+    q->n_in = t->dims[2] * FP4_GROUP;
     q->n_out = t->dims[0] * t->dims[1];
     q->n_dims = 3;
     q->dims[0] = t->dims[0];
@@ -401,17 +425,17 @@ static struct status parts_find(const struct safetensors *s, const struct kind *
     if (n + strlen(".weight") >= sizeof q->name)
         return hf_quant_bad(s, q->codes, "its name is too long");
     snprintf(q->name, sizeof q->name, "%.*s.weight", (int)n, name);
-    for (int i = 0; i < 2 && q->scales == NULL; i++) {
+    for (int i = 0; i < N_SCALES && q->scales == NULL; i++) {
         q->scales = sibling(s, name, k->suffix, k->scales[i]);
     }
     q->zeros = sibling(s, name, k->suffix, k->zeros);
     q->g_idx = sibling(s, name, k->suffix, k->g_idx);
     if (q->scales == NULL && k->layout != HF_FP8)
         return hf_quant_bad(s, q->codes, "its scales are missing");
-    if (k->layout != HF_MXFP4 && q->scales != NULL && q->scales->dtype >= DTYPE_COUNT) {
-        return hf_quant_bad(s, q->scales, "expected scales of a float type");
-    }
-    return status_ok();
+    const bool is_float = q->scales == NULL || q->scales->dtype < DTYPE_COUNT ||
+                          (k->layout == HF_FP8 && q->scales->dtype == DTYPE_F8_E8M0);
+    if (k->layout == HF_MXFP4 || is_float) return status_ok();
+    return hf_quant_bad(s, q->scales, "expected scales of a float type");
 }
 
 static struct status layout_find(const struct safetensors *s, const struct js_node *hints,

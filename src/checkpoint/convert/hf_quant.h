@@ -1,10 +1,11 @@
 /* Reads quantized weights of Hugging Face checkpoints, most of them stored as several tensors.
  * Knows the published layouts of GPTQ, AWQ (gemm), compressed-tensors (pack-quantized,
- * int-quantized, float-quantized), fp8 with block scales (DeepSeek), MXFP4 (gpt-oss) and BitNet's
- * ternary weights. Returns them as codes of shoal's formats, unchanged, or as f32 values, code
- * times scale, rounded once. Called by source.c. Layouts: the repositories AutoGPTQ/AutoGPTQ
- * (qlinear), casper-hansen/AutoAWQ (gemm), vllm-project/compressed-tensors, deepseek-ai/DeepSeek-V3
- * (README_WEIGHTS), openai/gpt-oss. */
+ * int-quantized, float-quantized), fp8 with block scales (DeepSeek), MXFP4 (gpt-oss; DeepSeek-V4's
+ * experts) and BitNet's ternary weights. Returns them as codes of shoal's formats, unchanged, or as
+ * f32 values, code times scale, rounded once. Called by source.c. Layouts: the repositories
+ * AutoGPTQ/AutoGPTQ (qlinear), casper-hansen/AutoAWQ (gemm), vllm-project/compressed-tensors,
+ * deepseek-ai/DeepSeek-V3 (README_WEIGHTS), openai/gpt-oss, huggingface/transformers
+ * (finegrained_fp8, for DeepSeek-V4). */
 #ifndef SHOAL_CHECKPOINT_CONVERT_HF_QUANT_H
 #define SHOAL_CHECKPOINT_CONVERT_HF_QUANT_H
 
@@ -40,7 +41,7 @@ struct hf_quant {
     bool has_zeros;             /* some zero points differ from the middle of the range */
     struct quant_format format; /* the format in which the quantized values can be kept; QUANT_NONE:
                                    they can only be read as floats */
-    const char *method;         /* "gptq", "awq", "compressed-tensors", "fp8", "mxfp4", "bitnet" */
+    const char *method; /* "gptq", "awq", "compressed-tensors", "fp8", "mxfp4", "fp4", "bitnet" */
     /* Borrowed; NULL: none. g_idx is set only when the inputs of a group are not consecutive
      * (act-order), which none of shoal's formats can hold. */
     const struct safetensors_tensor *codes, *scales, *zeros, *g_idx;

@@ -187,8 +187,9 @@ static float scale_at(const struct hf_quant *q, const struct hf_raw *raw, uint64
 {
     const uint64_t at = scale_place(q, n, g);
     float scale = 1.0f;
-    if (q->layout == HF_MXFP4) return f32_from_e8m0(((const uint8_t *)raw->scales)[at]);
     if (q->scales == NULL) return scale;
+    if (q->layout == HF_MXFP4 || q->scales->dtype == DTYPE_F8_E8M0)
+        return f32_from_e8m0(((const uint8_t *)raw->scales)[at]);
     const size_t n_bytes = dtype_bytes(q->scales->dtype);
     dtype_to_f32(q->scales->dtype, (const char *)raw->scales + at * n_bytes, 1, &scale);
     return scale;

@@ -92,9 +92,10 @@ static struct status safetensors_bad(const struct shard *s, const char *tensor, 
 static bool dtype_of(const char *name, enum dtype *out)
 {
     static const char *const names[DTYPE_STORED_COUNT] = {
-        [DTYPE_F32] = "F32", [DTYPE_F16] = "F16",         [DTYPE_BF16] = "BF16",
-        [DTYPE_I8] = "I8",   [DTYPE_U8] = "U8",           [DTYPE_I32] = "I32",
-        [DTYPE_I64] = "I64", [DTYPE_F8_E4M3] = "F8_E4M3", [DTYPE_F8_E5M2] = "F8_E5M2"};
+        [DTYPE_F32] = "F32",        [DTYPE_F16] = "F16",         [DTYPE_BF16] = "BF16",
+        [DTYPE_I8] = "I8",          [DTYPE_U8] = "U8",           [DTYPE_I32] = "I32",
+        [DTYPE_I64] = "I64",        [DTYPE_F8_E4M3] = "F8_E4M3", [DTYPE_F8_E5M2] = "F8_E5M2",
+        [DTYPE_F8_E8M0] = "F8_E8M0"};
     for (int i = 0; i < DTYPE_STORED_COUNT; i++) {
         if (names[i] != NULL && strcmp(name, names[i]) == 0) {
             *out = (enum dtype)i;
@@ -137,7 +138,7 @@ static struct status tensor_parse(const struct shard *s, uint64_t data, const ch
     if (dtype == NULL || !dtype_of(dtype, &t->dtype)) {
         return status_make(
             STATUS_INPUT,
-            "%s: tensor '%s': dtype: expected F32, F16, BF16, or F8_E4M3, F8_E5M2, I8, "
+            "%s: tensor '%s': dtype: expected F32, F16, BF16, or F8_E4M3, F8_E5M2, F8_E8M0, I8, "
             "U8, I32, I64 of quantized weights, found %.40s",
             s->path, name, dtype != NULL ? dtype : "none");
     }

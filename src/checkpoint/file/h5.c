@@ -80,6 +80,7 @@ hid_t h5_dtype_create(enum dtype t)
         return H5Tcopy(H5T_STD_U8LE);
     case DTYPE_F8_E4M3: /* stored only in other programs' files */
     case DTYPE_F8_E5M2:
+    case DTYPE_F8_E8M0:
     case DTYPE_I32:
     case DTYPE_I64:
     case DTYPE_COUNT: /* not types */
