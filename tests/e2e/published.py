@@ -15,6 +15,7 @@ import struct
 import sys
 from pathlib import Path
 
+import cpu
 from golden import write_safetensors
 from program import Shoal, expect, fresh_folder, main_of, read_rows, write_lines
 
@@ -36,7 +37,8 @@ CONFIG = dict(
     torch_dtype="bfloat16", compress_rope_theta=160000, compress_ratios=RATIOS)
 QUANTIZED = dict(expert_dtype="fp4", quantization_config=dict(
     activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", scale_fmt="ue8m0", weight_block_size=[BLOCK, BLOCK]))
-LAYOUTS = [([], 0), (["--chunk", "1"], 0), (["--tp", "2", "--ep", "1"], 2), (["--pp", "3", "--chunk", "7"], 3), (["--ep", "2"], 2)]
+RUNS = [([], 0), (["--chunk", "1"], 0), (["--weights", "stream"], 0), (["--tp", "2", "--ep", "1"], 2),
+        (["--pp", "3", "--chunk", "7"], 3), (["--ep", "2"], 2)]
 NEAR = 0.1  # of log-probabilities with activations in int8, on average
 
 
@@ -201,11 +203,11 @@ class PublishedTest:
         path = self.work / name
         return path, self.shoal.must("convert", folder, path, *flags)
 
-    def score(self, model, *flags, ranks=0):
+    def score(self, model, *flags, **how):
         """The bytes of the rows, and the log-probabilities."""
         output = self.work / "scores.jsonl"
         output.unlink(missing_ok=True)
-        self.shoal.must("score", "--model", model, "--input", self.lines, "--output", output, "--quiet", *flags, ranks=ranks)
+        self.shoal.must("score", "--model", model, "--input", self.lines, "--output", output, "--quiet", *flags, **how)
         rows = read_rows(output)
         return output.read_bytes(), [p for key in ("p0", "p1") for p in rows[key]["logprobs"][1:]]
 
@@ -249,7 +251,7 @@ class PublishedTest:
         print(f"  kept: {n}")
 
     def check_codes(self, published):
-        """Kept codes give the rows of their floats, and the same bytes in all layouts."""
+        """Kept codes give the rows of their floats, and the same bytes in all layouts and kernel sets."""
         kept, done = self.convert(published, "kept.h5")
         self.check_left_out(done)
         self.check_formats(kept)
@@ -257,10 +259,12 @@ class PublishedTest:
         self.shoal.must("quantize", kept, floats, "--format", "f32")
         wanted, values = self.score(floats)
         rows, near = self.score(kept)
-        for layout, ranks in LAYOUTS:
-            expect(self.score(kept, "--activations", "f32", *layout, ranks=ranks)[0] == wanted,
-                   f"{layout}: kept codes and their floats give other rows")
-            expect(self.score(kept, *layout, ranks=ranks)[0] == rows, f"{layout}: other rows than on one rank")
+        for flags, ranks in RUNS:
+            expect(self.score(kept, "--activations", "f32", *flags, ranks=ranks)[0] == wanted,
+                   f"{flags}: kept codes and their floats give other rows")
+            expect(self.score(kept, *flags, ranks=ranks)[0] == rows, f"{flags}: other rows than on one rank")
+        for kernels in cpu.sets():
+            expect(self.score(kept, env={"SHOAL_KERNELS": kernels})[0] == rows, f"{kernels}: other rows")
         mean = sum(abs(a - b) for a, b in zip(near, values)) / len(values)
         print(f"  kept codes: the rows of their floats; int8 activations differ by {mean:.4f} on average")
         expect(mean < NEAR, f"log-probabilities differ by {mean} on average")
