@@ -269,23 +269,37 @@ class PublishedTest:
         print(f"  kept codes: the rows of their floats; int8 activations differ by {mean:.4f} on average")
         expect(mean < NEAR, f"log-probabilities differ by {mean} on average")
 
+    def refused(self, wanted, changes):
+        """A model with other tensors (None: without them) is refused; the message has both words that are wanted."""
+        tensors = {k: v for k, v in {**self.model.published, **changes}.items() if v is not None}
+        folder = fresh_folder(self.work / "bad")
+        (folder / "config.json").write_text(json.dumps({**CONFIG, **QUANTIZED}))
+        write_safetensors(folder / "model.safetensors", tensors)
+        done = self.shoal("convert", folder, self.work / "bad.h5")
+        expect(done.status == 3 and all(word in done.err for word in wanted), f"expected {wanted}: {done}")
+
     def check_refusals(self):
         """A tensor whose layout shoal does not know is named."""
         expert, linear = "layers.1.ffn.experts.2.w1", "layers.1.attn.wq_b"
         _, shape, codes = self.model.published[expert + ".weight"]
         _, blocks, scales = self.model.published[linear + ".scale"]
-        n = len(self.model.published[expert + ".scale"][2])
-        cases = [(expert + ".weight", ("F4", [shape[0], 2 * shape[1]], codes), "found F4"),
-                 (expert + ".scale", ("F8_E8M0", [n // 4, 4], bytes(n)), "a scale for each 32 inputs"),
-                 (expert + ".scale", ("U8", [shape[0], D // GROUP], bytes(n)), "scales of a float type"),
-                 (expert + ".scale", None, "weight_scale"),
-                 (linear + ".scale", ("F8_E8M0", blocks[::-1] + [1], scales), "the size of its blocks"),
-                 (linear + ".weight", None, "f8_e8m0 belongs to no quantized layout")]
-        for i, (name, tensor, wanted) in enumerate(cases):
-            tensors = {k: v for k, v in {**self.model.published, name: tensor}.items() if v is not None}
-            done = self.shoal("convert", self.write(f"bad-{i}", tensors, {**CONFIG, **QUANTIZED}), self.work / "bad.h5")
-            expect(done.status == 3 and wanted in done.err and name.rsplit(".", 1)[0] in done.err,
-                   f"expected '{wanted}' of {name}: {done}")
+        _, whole, bytewise = self.model.published[linear + ".weight"]
+        rows, n = shape[0], len(self.model.published[expert + ".scale"][2])
+        cases = [
+            ("found F4", {expert + ".weight": ("F4", [rows, 2 * shape[1]], codes)}),
+            ("a scale for each 32 inputs", {expert + ".scale": ("F8_E8M0", [n // 4, 4], bytes(n))}),
+            ("scales of a float type", {expert + ".scale": ("U8", [rows, D // GROUP], bytes(n))}),
+            ("scales of the type F8_E8M0", {expert + ".scale": ("F32", [rows, D // GROUP], bytes(4 * n))}),
+            ("no zero points", {expert + ".weight_zero_point": ("I8", [1], bytes(1))}),
+            (".scale (fp4) or .weight_scale (int8)", {expert + ".scale": None}),
+            ("the size of its blocks", {linear + ".scale": ("F8_E8M0", blocks[::-1] + [1], scales)}),
+            ("scales of the type F8_E8M0", {linear + ".scale": ("F32", whole[:1], bytes(4 * whole[0])),
+                                            linear + ".weight": ("I8", whole, bytewise)}),
+            ("its scales are missing", {linear + ".scale": None}),
+            ("a second tensor of scales", {linear + ".weight_scale_inv": ("F8_E8M0", blocks, scales)}),
+            ("f8_e8m0 belongs to no quantized layout", {linear + ".weight": None})]
+        for words, changes in cases:
+            self.refused([words, next(iter(changes)).rsplit(".", 1)[0]], changes)
         print(f"  {len(cases)} unknown layouts: refused by name")
 
     def main(self):

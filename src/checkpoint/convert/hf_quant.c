@@ -14,8 +14,7 @@ enum { N_OTHERS = 3, N_SCALES = 3, FP8_BLOCK = 128, FP4_GROUP = 32 };
 static const struct kind {
     enum hf_layout layout;
     const char *suffix, *method;
-    const char *scales[N_SCALES], *zeros, *g_idx; /* suffixes; of `scales` the first that exists is
-                                                     used */
+    const char *scales[N_SCALES], *zeros, *g_idx; /* suffixes; of `scales` only one may exist */
     const char *others[N_OTHERS]; /* for activations; .weight_shape, which packed_find reads */
 } kinds[] = {
     {HF_GPTQ, ".qweight", "gptq", {".scales"}, ".qzeros", ".g_idx", {NULL}},
@@ -292,15 +291,30 @@ static struct status fp4_find(const struct safetensors *s, struct hf_quant *q)
     q->bits = 4;
     q->n_in = 2 * q->codes->dims[1];
     q->group = FP4_GROUP;
+    if (q->zeros != NULL) return hf_quant_bad(s, q->zeros, "fp4 has no zero points");
+    if (q->scales->dtype != DTYPE_F8_E8M0)
+        return hf_quant_bad(s, q->scales, "fp4: expected scales of the type F8_E8M0");
     if (q->n_in % FP4_GROUP == 0 && has_shape(q->scales, q->n_out, q->n_in / FP4_GROUP))
         return status_ok();
     return hf_quant_bad(s, q->scales, "expected a scale for each 32 inputs, two of them in a byte");
 }
 
-/* True for scales named as DeepSeek names those of blocks. */
-static bool is_of_blocks(const struct safetensors_tensor *scales)
+/* True for scales named as DeepSeek names them. */
+static bool is_deepseek(const struct safetensors_tensor *scales)
 {
     return ends_with(scales->name, "_inv") || ends_with(scales->name, ".scale");
+}
+
+/* Describes bytes that are no fp8: packed E2M1 beside E8M0 or DeepSeek's names, otherwise int8. */
+static struct status int8_find(const struct safetensors *s, struct hf_quant *q)
+{
+    if (q->scales == NULL)
+        return hf_quant_bad(s, q->codes, "expected .scale (fp4) or .weight_scale (int8) beside it");
+    if (q->scales->dtype == DTYPE_F8_E8M0 || is_deepseek(q->scales)) return fp4_find(s, q);
+    q->layout = HF_INT8;
+    q->method = "compressed-tensors";
+    TRY(row_scales_find(s, q));
+    return row_zeros_find(s, q);
 }
 
 /* Describes tensors of one byte per value: E4M3, E5M2 or int8; or of packed E2M1. */
@@ -314,18 +328,12 @@ static struct status bytes_find(const struct safetensors *s, const struct js_nod
     q->bits = 8;
     q->n_out = t->dims[0];
     q->n_in = t->dims[1];
-    if (t->dtype == DTYPE_I8 && q->scales != NULL && q->scales->dtype == DTYPE_F8_E8M0)
-        return fp4_find(s, q);
-    if (t->dtype == DTYPE_I8) {
-        q->layout = HF_INT8;
-        q->method = "compressed-tensors";
-        if (q->scales == NULL) return hf_quant_bad(s, t, "int8: expected weight_scale beside it");
-        TRY(row_scales_find(s, q));
-        return row_zeros_find(s, q);
-    }
+    if (t->dtype == DTYPE_I8) return int8_find(s, q);
     if (q->zeros != NULL) return hf_quant_bad(s, q->zeros, "fp8 has no zero points");
     if (hint_is(config, "quant_method", "compressed-tensors")) q->method = "compressed-tensors";
-    if (q->scales == NULL || !is_of_blocks(q->scales)) return row_scales_find(s, q);
+    if (q->scales == NULL && js_count(block) == 2)
+        return hf_quant_bad(s, t, "its scales are missing");
+    if (q->scales == NULL || !is_deepseek(q->scales)) return row_scales_find(s, q);
     if (js_count(block) == 2 && (!js_int(js_at(block, 0), &rows) ||
                                  !js_int(js_at(block, 1), &cols) || rows < 1 || cols < 1)) {
         return hf_quant_bad(s, t, "weight_block_size: expected two sizes");
@@ -417,6 +425,24 @@ static struct status act_order_find(const struct safetensors *s, struct hf_quant
     return st;
 }
 
+/* Finds the weight's scales; q->scales stays NULL for fp8 or int8 without them. */
+static struct status scales_find(const struct safetensors *s, const struct kind *k,
+                                 struct hf_quant *q)
+{
+    for (int i = 0; i < N_SCALES; i++) {
+        const struct safetensors_tensor *t = sibling(s, q->codes->name, k->suffix, k->scales[i]);
+        if (t == NULL) continue;
+        if (q->scales != NULL) return hf_quant_bad(s, t, "a second tensor of scales");
+        q->scales = t;
+    }
+    const bool is_bytes = k->layout == HF_FP8;
+    if (q->scales == NULL && !is_bytes) return hf_quant_bad(s, q->codes, "its scales are missing");
+    if (q->scales == NULL || q->scales->dtype < DTYPE_COUNT || k->layout == HF_MXFP4)
+        return status_ok(); /* mxfp4_find checks the type */
+    if (is_bytes && q->scales->dtype == DTYPE_F8_E8M0) return status_ok();
+    return hf_quant_bad(s, q->scales, "expected scales of a float type");
+}
+
 static struct status parts_find(const struct safetensors *s, const struct kind *k,
                                 struct hf_quant *q)
 {
@@ -425,17 +451,9 @@ static struct status parts_find(const struct safetensors *s, const struct kind *
     if (n + strlen(".weight") >= sizeof q->name)
         return hf_quant_bad(s, q->codes, "its name is too long");
     snprintf(q->name, sizeof q->name, "%.*s.weight", (int)n, name);
-    for (int i = 0; i < N_SCALES && q->scales == NULL; i++) {
-        q->scales = sibling(s, name, k->suffix, k->scales[i]);
-    }
     q->zeros = sibling(s, name, k->suffix, k->zeros);
     q->g_idx = sibling(s, name, k->suffix, k->g_idx);
-    if (q->scales == NULL && k->layout != HF_FP8)
-        return hf_quant_bad(s, q->codes, "its scales are missing");
-    const bool is_float = q->scales == NULL || q->scales->dtype < DTYPE_COUNT ||
-                          (k->layout == HF_FP8 && q->scales->dtype == DTYPE_F8_E8M0);
-    if (k->layout == HF_MXFP4 || is_float) return status_ok();
-    return hf_quant_bad(s, q->scales, "expected scales of a float type");
+    return scales_find(s, k, q);
 }
 
 static struct status layout_find(const struct safetensors *s, const struct js_node *hints,
