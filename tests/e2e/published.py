@@ -269,11 +269,11 @@ class PublishedTest:
         print(f"  kept codes: the rows of their floats; int8 activations differ by {mean:.4f} on average")
         expect(mean < NEAR, f"log-probabilities differ by {mean} on average")
 
-    def refused(self, wanted, changes):
+    def refused(self, wanted, changes, config=None):
         """A model with other tensors (None: without them) is refused; the message has both words that are wanted."""
         tensors = {k: v for k, v in {**self.model.published, **changes}.items() if v is not None}
         folder = fresh_folder(self.work / "bad")
-        (folder / "config.json").write_text(json.dumps({**CONFIG, **QUANTIZED}))
+        (folder / "config.json").write_text(json.dumps({**CONFIG, **QUANTIZED, **(config or {})}))
         write_safetensors(folder / "model.safetensors", tensors)
         done = self.shoal("convert", folder, self.work / "bad.h5")
         expect(done.status == 3 and all(word in done.err for word in wanted), f"expected {wanted}: {done}")
@@ -300,7 +300,10 @@ class PublishedTest:
             ("f8_e8m0 belongs to no quantized layout", {linear + ".weight": None})]
         for words, changes in cases:
             self.refused([words, next(iter(changes)).rsplit(".", 1)[0]], changes)
-        print(f"  {len(cases)} unknown layouts: refused by name")
+        for config in (dict(expert_dtype="int4"), dict(expert_dtype=4),
+                       dict(quantization_config={**QUANTIZED["quantization_config"], "expert_dtype": "int4"})):
+            self.refused(["expert_dtype: expected fp4 or fp8"], {}, config)
+        print(f"  {len(cases)} unknown layouts and 3 unknown types: refused by name")
 
     def main(self):
         published = self.write("published", self.model.published, {**CONFIG, **QUANTIZED})

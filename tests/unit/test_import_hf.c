@@ -177,6 +177,8 @@ static void what_is_not_understood_is_refused_by_name(void)
         {"fp8-blocks", "{\"quant_method\": \"fp8\", \"weight_block_size\": [64, 128]}", "blocks"},
         {"fp8-blocks", "{\"quant_method\": \"fp8\", \"weight_block_size\": [0, 128]}",
          "weight_block_size"},
+        {"dsv4", "{\"quant_method\": \"fp8\", \"expert_dtype\": \"int4\"}", "expert_dtype"},
+        {"dsv4", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 64]}", "blocks"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const struct status st = convert_as(cases[i].golden, cases[i].config);

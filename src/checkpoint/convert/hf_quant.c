@@ -114,9 +114,8 @@ static struct status hint_check(const struct js_node *config, const char *key,
         if (hint_is(config, key, words[i])) return status_ok();
     }
     const char *found = js_string(node, NULL);
-    return status_make(STATUS_INPUT,
-                       "config.json: quantization_config.%s: expected %s, found \"%.80s\"", key,
-                       expected, found != NULL ? found : "no string");
+    return status_make(STATUS_INPUT, "%s: expected %s, found \"%.80s\"", key, expected,
+                       found != NULL ? found : "no string");
 }
 
 static struct status groups_check(const struct js_node *config)
@@ -134,30 +133,37 @@ static struct status groups_check(const struct js_node *config)
         TRY(hint_check(group, "format", formats, expected));
         if (bits == 4 || bits == 8) continue;
         return status_make(STATUS_INPUT,
-                           "config.json: quantization_config.config_groups.%.40s.weights.num_bits: "
-                           "expected 4 or 8, found %lld",
+                           "config_groups.%.40s.weights.num_bits: expected 4 or 8, found %lld",
                            name, (long long)bits);
     }
     return status_ok();
 }
 
-struct status hf_quant_check(const struct js_node *config)
+static struct status method_check(const struct js_node *hints)
 {
     static const char *const methods[] = {"gptq",   "awq", "compressed-tensors", "fp8", "mxfp4",
                                           "bitnet", NULL};
     static const char *const gptq[] = {"gptq", "gptq_v2", NULL};
     static const char *const awq[] = {"gemm", NULL};
-    const struct js_node *hints = js_get(config, "quantization_config");
-    if (hints == NULL || js_type(hints) == JS_NULL) return status_ok();
-    if (js_get(hints, "quant_method") == NULL) {
-        return status_make(STATUS_INPUT, "config.json: quantization_config has no quant_method");
-    }
+    if (js_get(hints, "quant_method") == NULL)
+        return status_make(STATUS_INPUT, "quant_method: expected one, found none");
     TRY(hint_check(hints, "quant_method", methods,
                    "gptq, awq, compressed-tensors, fp8, mxfp4 or bitnet"));
     if (hint_is(hints, "quant_method", "compressed-tensors")) return groups_check(hints);
     if (hint_is(hints, "quant_method", "awq")) return hint_check(hints, "version", awq, "gemm");
     if (!hint_is(hints, "quant_method", "gptq")) return status_ok();
     return hint_check(hints, "checkpoint_format", gptq, "gptq or gptq_v2");
+}
+
+struct status hf_quant_check(const struct js_node *config)
+{
+    static const char *const experts[] = {"fp4", "fp8", NULL};
+    const struct js_node *hints = js_get(config, "quantization_config");
+    TRY(status_wrap(hint_check(config, "expert_dtype", experts, "fp4 or fp8"), "config.json"));
+    if (hints == NULL || js_type(hints) == JS_NULL) return status_ok();
+    struct status st = method_check(hints);
+    if (!status_failed(&st)) st = hint_check(hints, "expert_dtype", experts, "fp4 or fp8");
+    return status_wrap(st, "config.json: quantization_config");
 }
 
 /* ---- the layouts ---- */

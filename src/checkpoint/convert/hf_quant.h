@@ -48,7 +48,8 @@ struct hf_quant {
 };
 
 /* Local. Refuses a quantization_config whose method, format or number of bits is not one of the
- * above. `config` is the source's config.json. Errors: STATUS_INPUT names what was found. */
+ * above, and an expert_dtype that is neither fp4 nor fp8, there or in config.json itself. `config`
+ * is the source's config.json. Errors: STATUS_INPUT names what was found. */
 struct status hf_quant_check(const struct js_node *config);
 
 /* Local. Fills *out if tensor t of s is the main tensor of a quantized weight; otherwise its layout
