@@ -69,7 +69,7 @@ struct hf_raw {
     int32_t *g_idx;               /* owned */
     uint8_t *row_codes;           /* owned [n_in]: quantized values of one row, one per byte */
     uint8_t *row_zeros;           /* owned [n_groups]: the row's zero points */
-    float *row_scales;            /* owned [n_groups]: the row's scales (for MXFP4 as floats) */
+    float *row_scales;            /* owned [n_groups]: the row's scales (E8M0 as floats) */
 };
 void hf_raw_fini(struct hf_raw *raw);
 
