@@ -378,9 +378,11 @@ struct slow_steps {
     uint64_t step;
 };
 
-static void slow_steps_init(struct slow_steps *t, uint64_t eased_step_ns)
+static void slow_steps_init(struct slow_steps *t, uint64_t eased_step_ns,
+                            const struct embed_rules *embed)
 {
     *t = (struct slow_steps){.c = scenario_sharing(3, false)};
+    t->c.rules.embed = embed;
     t->c.n_headers = 1;
     t->c.header_tokens = 400;
     t->c.tail_tokens = 100;
@@ -444,11 +446,11 @@ static void steps_are_short_only_while_somebody_sees_them(void)
 {
     const uint64_t long_ns = 1000000000000u; /* no step takes as long */
     struct slow_steps t;
-    slow_steps_init(&t, 0);
+    slow_steps_init(&t, 0, NULL);
     CU_ASSERT_EQUAL(rows_after(&t, 1), 512);
     CU_ASSERT_EQUAL(rows_after(&t, 4), SCHEDULER_STEP_LEAST);
     slow_steps_fini(&t);
-    slow_steps_init(&t, long_ns);
+    slow_steps_init(&t, long_ns, NULL);
     CU_ASSERT_EQUAL(rows_after(&t, 4), 512);
     CU_ASSERT_EQUAL(t.stats.n_least_step_rows, 512);
     struct request *r = scenario_request(&t.c, 32);
@@ -467,8 +469,18 @@ static void steps_are_short_only_while_somebody_sees_them(void)
     cancel_waiting(&t, r);
     CU_ASSERT_EQUAL(rows_after(&t, 1), 512);
     slow_steps_fini(&t);
-    slow_steps_init(&t, 1); /* a step that nobody sees has a bound too */
+    slow_steps_init(&t, 1, NULL); /* a step that nobody sees has a bound too */
     CU_ASSERT_EQUAL(rows_after(&t, 5), SCHEDULER_STEP_LEAST);
+    slow_steps_fini(&t);
+}
+
+/* An encoder computes a text in one step, so a smaller budget would stop it for good. */
+static void slow_steps_leave_room_for_an_encoders_texts(void)
+{
+    const struct embed_rules embed = {.is_whole = true};
+    struct slow_steps t;
+    slow_steps_init(&t, 1, &embed);
+    for (int i = 0; i < 3; i++) CU_ASSERT_EQUAL(rows_after(&t, 1), 500);
     slow_steps_fini(&t);
 }
 
@@ -497,6 +509,8 @@ void suite_scheduler(CU_pSuite suite)
                 results_that_do_not_answer_the_plan_are_bugs);
     CU_add_test(suite, "steps are short only while somebody sees them",
                 steps_are_short_only_while_somebody_sees_them);
+    CU_add_test(suite, "slow steps leave room for an encoder's texts",
+                slow_steps_leave_room_for_an_encoders_texts);
     CU_add_test(suite, "bad arithmetic makes an error of that request",
                 bad_arithmetic_makes_an_error_of_that_request);
 }

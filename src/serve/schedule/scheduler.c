@@ -23,7 +23,7 @@ static void settle_options(struct scheduler_options *o)
     if (o->rules->embed == NULL || !o->rules->embed->is_whole) return;
     o->flags.prefix_cache = false; /* K and V depend on later tokens, too */
     o->flags.chunk_tokens = o->flags.step_tokens;
-    o->flags.step_ns = 0; /* a smaller budget would not hold every text */
+    o->flags.step_ns = o->eased_step_ns = 0; /* a smaller budget would not hold every text */
 }
 
 static bool tables_are_sound(const struct plan_tables *t)
