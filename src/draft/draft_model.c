@@ -104,7 +104,7 @@ struct status draft_model_open(const char *path, const struct draft_limits *limi
     return st;
 }
 
-/* A token's bytes, or that there is none, for a sentence. */
+/* A token's bytes as a JSON string, or "no such token", for an error message. */
 struct shown {
     char text[80];
 };

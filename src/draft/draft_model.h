@@ -14,7 +14,7 @@
 
 struct draft_model;
 
-/* The sizes of its pools follow from these. */
+/* The bounds from which the size of a draft model's KV pool follows. */
 struct draft_limits {
     uint32_t context; /* the longest context of a sequence of the model */
     enum dtype kv_dtype;
@@ -32,8 +32,9 @@ struct status draft_memory_of(const struct layout_model *m, const struct draft_l
                               struct draft_memory *out);
 uint64_t draft_memory_bytes(const struct draft_memory *m);
 
-/* Local. Refuses a model, the draft model or the one that checks its tokens, in which wrong drafts
- * could not be taken back, or that gives no tokens. Errors: STATUS_USAGE. */
+/* Local. Called for the draft model and for the model that checks its tokens. Refuses an encoder,
+ * which gives no tokens, and a model with recurrent layers or compressed entries, from which wrong
+ * drafts could not be removed. Errors: STATUS_USAGE. */
 struct status draft_model_check(const struct arch *m);
 
 /* Local. Opens the checkpoint and reads no weights. Errors: STATUS_INPUT, draft_model_check's,
@@ -56,7 +57,7 @@ struct draft_host {
     const struct model_flags *flags;
     enum loader_cache cache;
     uint64_t free_bytes; /* as in weights_source */
-    int32_t n_groups;    /* the scheduler asks for so many sets of sequences in turn */
+    int32_t n_groups;    /* microbatch groups, for which the scheduler asks in turn */
 };
 
 /* Local. draft_model_load reads the weights; draft_model_start allocates the rest and measures a
@@ -64,8 +65,8 @@ struct draft_host {
 struct status draft_model_load(struct draft_model *d, const struct draft_host *host);
 struct status draft_model_start(struct draft_model *d);
 
-/* Local. Returns the draft model as the scheduler sees it, which may call it after
- * draft_model_start. */
+/* Local. Returns the functions through which the scheduler uses the draft model once
+ * draft_model_start has run. */
 struct draft_source draft_model_source(struct draft_model *d);
 
 /* Local. Accepts NULL. */

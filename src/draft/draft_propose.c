@@ -14,9 +14,9 @@
 #include <assert.h>
 #include <string.h>
 
-/* Asks that lack more rows share DRAFT_STEP_ROWS in a call; others lack only the drafts that were
- * right and the last token. */
-enum { ROWS_OF_COURSE = 32 };
+/* An ask that lacks at most this many rows gets them all: they are those of its last token and of
+ * the drafts that were right. Asks that lack more share DRAFT_STEP_ROWS rows in a call. */
+enum { ROWS_ALWAYS = 32 };
 
 struct status draft_slots_create(struct draft_model *d)
 {
@@ -69,8 +69,8 @@ static bool is_in_use(const struct draft_model *d, const struct draft_slot *slot
     return slot->used > 0 && slot->used + (uint64_t)d->host.n_groups >= d->n_calls;
 }
 
-/* Returns the slot that was used longest ago, but is not in use, and not before call `from`; with
- * from 0 an unused slot comes first. NULL: there is none. */
+/* Returns the least recently used of the slots that are not in use and were last used in call
+ * `from` or later; NULL: there is none. With from 0, slots that were never used come first. */
 static struct draft_slot *oldest(struct draft_model *d, uint64_t from)
 {
     struct draft_slot *found = NULL;
@@ -177,8 +177,8 @@ static size_t n_lacking(const struct draft_slot *slot, const struct draft_ask *a
     return ask->n_tokens + (size_t)ask->n - slot->n_tokens;
 }
 
-/* Makes asks late that lack many rows: in one call the model computes at most DRAFT_STEP_ROWS of
- * them, because the model and its clients wait meanwhile. */
+/* Marks asks as late that lack too many rows for this call, which computes at most DRAFT_STEP_ROWS
+ * rows of asks that lack more than ROWS_ALWAYS: the model that checks the drafts waits for it. */
 static void limit_rows(struct draft_model *d, struct draft_ask *asks, size_t n)
 {
     size_t left = DRAFT_STEP_ROWS;
@@ -186,10 +186,10 @@ static void limit_rows(struct draft_model *d, struct draft_ask *asks, size_t n)
         struct draft_slot *slot = d->of[i];
         if (slot == NULL) continue;
         const size_t n_rows = n_lacking(slot, &asks[i]);
-        asks[i].is_late = n_rows > ROWS_OF_COURSE && n_rows > left;
+        asks[i].is_late = n_rows > ROWS_ALWAYS && n_rows > left;
         slot->n_late = asks[i].is_late ? left : 0;
         if (asks[i].is_late && left == 0) d->of[i] = NULL;
-        if (n_rows > ROWS_OF_COURSE) left -= n_rows < left ? n_rows : left;
+        if (n_rows > ROWS_ALWAYS) left -= n_rows < left ? n_rows : left;
     }
 }
 
@@ -213,8 +213,8 @@ static struct status add_ask_rows(struct draft_model *d, const struct draft_slot
     return step_plan_add(&d->plan, 0, &seq, &lists);
 }
 
-/* Plans a step of the open asks [n] from the first one on: in *n_planned how many of them have rows
- * in it. */
+/* Plans a step of at most DRAFT_STEP_ROWS rows, from the first open ask on; an ask is open while it
+ * has a slot in d->of. */
 static struct status plan_draft_step(struct draft_model *d, const struct draft_ask *asks, size_t n)
 {
     step_plan_clear(&d->plan, PLAN_RUN, d->n_steps++);
@@ -225,8 +225,8 @@ static struct status plan_draft_step(struct draft_model *d, const struct draft_a
     return status_ok();
 }
 
-/* Takes an ask's result. Closes the ask after its last draft, after its last row in this call, or
- * when its rows are of no use. */
+/* Takes an ask's result. Closes the ask (*slot = NULL) after its last draft, after its last row in
+ * this call, or when a row is bad or gives a token that the model does not have. */
 static void take_draft(struct draft_model *d, const struct plan_seq *seq,
                        const struct result_seq *r, struct draft_ask *ask, struct draft_slot **slot)
 {

@@ -18,8 +18,8 @@ struct draw_device {
     int32_t *tokens_device;      /* [N_MAX] */
     int64_t *totals_device;      /* [N_MAX] */
     uint32_t *bits_device;       /* [N_MAX] */
-    float *sent, *received,
-        *whole; /* sent [N_MAX, shard]; the others, with several shards: [rows owned here, V] */
+    float *sent;                 /* [N_MAX, shard] */
+    float *received, *whole;     /* [rows owned here, V]; NULL with one shard */
     uint64_t keys[N_MAX], tokens[N_MAX];
     int64_t n_bad[N_MAX], totals[N_MAX];
     uint32_t bits[N_MAX];
@@ -117,10 +117,10 @@ static void draw_device_score(struct draw_device *d, const float *logits,
     int32_t targets[N_MAX];
     bool any = false;
     for (size_t i = 0; i < n_rows; i++) {
-        const bool is_here = draw_device_scores(&wants[i], &got[i]);
-        any = any || is_here;
+        const bool is_scored = draw_device_scores(&wants[i], &got[i]);
+        any = any || is_scored;
         maxima[i] = draw_device_row_max(d, i);
-        targets[i] = is_here ? wants[i].target - (int32_t)d->shards->mine.begin : -1;
+        targets[i] = is_scored ? wants[i].target - (int32_t)d->shards->mine.begin : -1;
     }
     if (!any) return;
     const struct score_args a = {.logits = logits,
@@ -205,7 +205,7 @@ static void device_draw(struct draw_device *d, const float *logits, const int32_
                         const struct vocab_want *wants, struct vocab_got *got)
 {
     struct pick_row picks[N_MAX];
-    int32_t tokens[N_MAX] = {0}; /* a failed device copies none */
+    int32_t tokens[N_MAX] = {0}; /* stay 0 if the device fails */
     size_t n_own;
     const float *whole = draw_device_move_rows(d, logits, rows, n, &n_own);
     for (size_t k = 0; k < n_own; k++) {

@@ -23,7 +23,7 @@ struct walk {
     const float *logits;
     const uint64_t *mass;
     size_t n_vocab;
-    uint64_t *keys; /* [n_sorted] are in their final places */
+    uint64_t *keys; /* [V]; the first n_sorted are in their final places */
     size_t n_sorted;
     int32_t next_bucket; /* counting down; -1: none left */
     uint32_t counts[N_BUCKETS];

@@ -21,17 +21,17 @@ struct pick_options {
 
 /* Scratch of one pick; all [V]. */
 struct pick_scratch {
-    uint64_t *mass;
+    uint64_t *mass; /* exp((logit - max) / temperature) in units of 2^-32 */
     uint64_t *keys; /* (inverted ordered bits, id), sorted as far as a draw needs */
 };
 
-/* Local. Returns the 64 random bits of a counter. */
+/* Local. Returns 64 random bits that depend only on o's key and counter. */
 uint64_t pick_random(const struct pick_options *o);
 
 /* Local. Draws from logits [V], all finite; max is the largest of them (after + 0.0f). In the order
  * (logit descending, id ascending) it keeps: the first top_k; of these the shortest prefix whose
- * mass is at least top_p times theirs; of these the tokens whose mass is at least min_p times that
- * of the first. */
+ * mass is at least top_p times the mass of all of these; of that prefix the tokens whose mass is at
+ * least min_p times that of the first. */
 int32_t pick_token(const struct kern_table *kern, const struct pick_options *o, const float *logits,
                    size_t n_vocab, float max, const struct pick_scratch *scratch);
 

@@ -21,7 +21,7 @@ void shards_fini(struct shards *s);
 
 /* Local. Plans the exchange that makes row j of n whole on tp rank j mod n_owners. order [n] out:
  * the rows in the order in which they must be sent. out: the exchange except for the buffers; its
- * counts are in 4-byte words, because shards differ in width. It borrows s->counts. The received
+ * counts are in 4-byte words, because shards differ in width. out borrows s->counts. The received
  * array holds, for one source rank after another, [rows owned here, width of the source's shard].
  * Returns the number of rows owned here. */
 size_t shards_plan(const struct shards *s, size_t n, uint32_t n_owners, size_t *order,

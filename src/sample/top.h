@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Local. Sets keys [n_top] to the largest keys of logits [width], descending; the first logit has
- * id id0. Keys are 0 if there are fewer logits. All logits are finite. */
+ * id id0. With fewer than n_top logits the last keys are 0. All logits are finite. */
 void top_of_shard(const float *logits, size_t width, uint32_t id0, size_t n_top, uint64_t *keys);
 
 /* Local. Sets keys [n_top] to the largest keys of `all` [n_lists, stride], descending. The first

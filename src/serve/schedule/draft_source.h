@@ -16,18 +16,19 @@ struct draft_ask {
     int32_t id;            /* of the sequence */
     const int32_t *tokens; /* [n_tokens] its tokens so far, at least one */
     size_t n_tokens;
-    struct plan_seq draw; /* temperature, top_k, top_p, min_p, penalties, key and choice: drawing as
-                             the request does, the draft model draws the same token more often */
+    struct plan_seq draw; /* temperature, top_k, top_p, min_p, penalties, key and choice, with which
+                             the draft model draws: its token is the request's more often if it
+                             draws in the same way */
     int32_t n_most;       /* how many drafts are wanted, above 0 */
     int32_t *drafts;      /* [n_most] the result: the first `n` are set */
     int32_t n;
-    bool is_late; /* set by propose: n is 0 because the draft model still computes the tokens; it
-                     goes on when it is asked again */
+    bool is_late; /* set by propose: n is 0 because the draft model has not yet computed the rows of
+                     all tokens; it goes on when it is asked again */
 };
 
 /* All functions are Local. `user` is their first argument. */
 struct draft_source {
-    /* Answers asks [n], each of another sequence. An ask gets fewer drafts, or none, where the
+    /* Answers asks [n], each of a different sequence. An ask gets fewer drafts, or none, where the
      * draft model's memory or context ends. A call computes only so many tokens that it takes no
      * longer than a few steps. Errors: STATUS_MEMORY and the engine's. NULL: there is
      * no draft model. */

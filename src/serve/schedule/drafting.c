@@ -16,7 +16,8 @@ static const size_t lengths[DRAFTING_LENGTHS] = {2, 4, 8};
 static const float first_odds[DRAFTING_LENGTHS] = {0.125f, 0.25f, 0.5f};
 enum { FIRST_WEIGHT = 4, MOST_WEIGHT = 16 };
 
-/* The probability, before the first trial, of a guess of a prediction layer. */
+/* The probability, before the first trial, that a guess of a prediction layer or a draft of a draft
+ * model is right. */
 static const float first_predicted = 0.7f;
 
 /* When the times of steps are known, a draft token with a lower probability is not tried, even if

@@ -120,8 +120,9 @@ double drafting_usual_ns(double so_far, double ns);
  * This can be known even if no row of the step checked the guess. */
 void drafting_learn_predicted(struct drafting *d, bool is_right);
 
-/* Local. Updates odds: n_tried of the last drafts were compared with the sampled tokens, and the
- * first n_right of them were equal. The first draft can be compared even if no row checked it. */
+/* Local. Updates odds: the first n_tried drafts from drafting_look were compared with the sampled
+ * tokens, and the first n_right of them were equal. The first draft can be compared even if no row
+ * checked it. */
 void drafting_learn(struct drafting *d, int32_t n_tried, int32_t n_right);
 
 #endif

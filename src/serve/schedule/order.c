@@ -88,7 +88,7 @@ struct mix {
 
 /* Sets m->n_shared, and returns the number of different blocks that two or more requests of the
  * window share: in order of tokens, an increase of n_shared by k means k more such blocks. */
-static size_t count_mixed(struct mix *m)
+static size_t count_shared_blocks(struct mix *m)
 {
     size_t sum = 0;
     for (size_t i = 0; i < m->n; i++) {
@@ -113,16 +113,17 @@ static void make_units(struct mix *m, bool single)
     }
 }
 
-/* Units [from, to) of one kind, from which the largest and the smallest are taken alternately. */
+/* Units [from, to) of one kind, the largest first. The largest and the smallest are taken in turn.
+ */
 struct deck {
     const struct unit *from, *to;
-    bool small;
+    bool large; /* the last unit taken was the largest */
 };
 
 static const struct unit *deal(struct deck *d)
 {
-    d->small = !d->small;
-    return d->small ? d->from++ : --d->to;
+    d->large = !d->large;
+    return d->large ? d->from++ : --d->to;
 }
 
 /* Moves the units with more prefill than average to the front and returns their number. Both kinds
@@ -165,7 +166,7 @@ static void mix_units(struct mix *m, struct unit *units, size_t n, size_t *at)
 /* Orders the requests of one priority. */
 static void order_mix(struct mix *m, int32_t n_blocks)
 {
-    const bool fits = count_mixed(m) <= (size_t)n_blocks / 4;
+    const bool fits = count_shared_blocks(m) <= (size_t)n_blocks / 4;
     size_t at = 0;
     make_units(m, fits);
     if (fits) qsort(m->units, m->n_units, sizeof *m->units, compare_reading);

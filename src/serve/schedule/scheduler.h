@@ -64,8 +64,8 @@ struct scheduler_options {
                                      single step (scheduler_plan); 0: flags.step_ns always holds */
     struct drafting_cost draft_cost; /* all zeros: all drafts are checked, however improbable */
     bool predicts;   /* the model has a prediction layer, whose guesses are drafts too */
-    bool no_repeats; /* its guesses, or the draft model's tokens, are the only drafts; none come
-                        from the request's own text */
+    bool no_repeats; /* all drafts are the prediction layer's guesses or the draft model's tokens;
+                        none come from the request's own text */
     struct draft_source draft_model; /* not together with `predicts` */
     drafter_fn *drafter;             /* tests only; NULL: serve/schedule/drafting.h */
     void *drafter_user;
@@ -118,11 +118,11 @@ struct scheduler_load scheduler_load(const struct scheduler *s);
  * After a preemption a replica keeps more blocks free when it admits requests; after steps without
  * preemptions it keeps fewer again. The budget shrinks while steps take longer than flags.step_ns,
  * and grows when full steps take less than half of that. If eased_step_ns is set, flags.step_ns
- * holds only while an answer is streamed, or while requests that run last (request_run_last) are
- * here together with others, or came within a minute of one. At other times whole answers are
- * wanted: longer steps make all of them together faster, but an answer gets only one token in each,
- * so one that is nearly complete ends later while long prompts are read. Errors: STATUS_BUG when
- * the group's last plan has not been committed, STATUS_MEMORY. */
+ * holds only while an answer is streamed, or while requests that run last (request_runs_last) are
+ * here and another request is here too or came less than a minute ago. At other times whole answers
+ * are wanted: longer steps make all of them together faster, but an answer gets only one token in
+ * each, so one that is nearly complete ends later while long prompts are read. Errors: STATUS_BUG
+ * when the group's last plan has not been committed, STATUS_MEMORY. */
 struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                              struct step_plan *plan);
 

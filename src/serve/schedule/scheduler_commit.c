@@ -35,7 +35,7 @@ static void scheduler_commit_finish(struct scheduler *s, struct sequence *q)
 }
 
 /* Ends the sequences of r and of its answers in a list. A sequence in flight ends with its result,
- * because later plans may reuse its blocks only after that. */
+ * because its microbatch's list of sequences in flight points to it until then. */
 static struct status cancel_in(struct scheduler *s, struct sequence_list *list,
                                const struct request *r, const char *code, const char *message)
 {

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
-/* One more token is drawn after the last draft. */
+/* Keeps room for one more token, which is drawn after the last draft. */
 int32_t scheduler_drafts_usable(const struct scheduler *s, const struct sequence *q)
 {
     const int64_t n_drawn = (int64_t)(q->r->n_tokens - q->r->n_prompt);

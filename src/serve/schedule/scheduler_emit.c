@@ -73,8 +73,7 @@ static void plan_pool(const struct sequence *q, size_t end, struct plan_seq *seq
     seq->n_pool = (int32_t)(to - from);
 }
 
-/* Asks for the hidden rows of the positions [pos0, end), of which some may be stored already, or
- * not wanted. */
+/* Asks for those hidden rows of the positions [pos0, end) that are wanted and not stored yet. */
 static void plan_hidden(const struct scheduler *s, const struct request *r, size_t end,
                         struct plan_seq *seq)
 {

@@ -9,15 +9,15 @@
 /* Steps that must have been timed before drafts are asked for. */
 enum { TIMED_LEAST = 4 };
 
-/* With a lower probability the draft model is not asked for a sequence. */
+/* The draft model is not asked for a sequence whose drafts are right with a lower probability. */
 static const float least_model_odds = 0.4f;
 
-/* A sequence is taken to go on for as many tokens as it has drawn, at least these. */
+/* A sequence is assumed to draw as many more tokens as it has drawn, but at least this many. */
 enum { HORIZON_LEAST = 16 };
 
-/* A sequence may lack so many rows in the draft model without further thought: they are its last
- * token and the drafts that were right. */
-enum { ROWS_OF_COURSE = 8 };
+/* A sequence that lacks at most this many rows in the draft model is asked for without weighing
+ * their time: they are those of its last token and of the drafts that were right. */
+enum { ROWS_ALWAYS = 8 };
 
 static float odds_of_model(const struct scheduler *s, const struct sequence *q)
 {
@@ -37,8 +37,8 @@ static float model_step(const struct scheduler *s)
     return s->row_ns > 0 ? (float)(d->step_ns(d->user) / s->row_ns) : 0;
 }
 
-/* Decides whether the draft model may be asked for q: it is not if the text gives better drafts, or
- * if q is too long for it. */
+/* Decides whether the draft model may be asked for q: not if q is too long for it, nor, when cost
+ * is weighed, if its drafts are improbable or the text gives better ones. */
 static struct status may_ask(const struct scheduler *s, const struct drafting_step *step,
                              struct sequence *q, bool *may)
 {
@@ -104,8 +104,8 @@ static struct status add_asks(struct scheduler *s, const struct drafting_step *s
     return status_ok();
 }
 
-/* True when the rows that the draft model lacks of q take less time than its drafts can save.
- * saved: time that they save for each token. */
+/* True when the rows that the draft model lacks for ask i take less time than the ask's drafts can
+ * save. saved: time that drafts save for each token. */
 static bool pays_for_rows(const struct scheduler *s, const struct drafting_step *step, size_t i,
                           float saved)
 {
@@ -117,7 +117,7 @@ static bool pays_for_rows(const struct scheduler *s, const struct drafting_step 
     int64_t horizon = n_drawn > HORIZON_LEAST ? (int64_t)n_drawn : HORIZON_LEAST;
     const int64_t left = r->ask->max_tokens - (int64_t)n_drawn;
     if (horizon > left) horizon = left;
-    return n_rows <= ROWS_OF_COURSE || row * (float)n_rows < saved * (float)horizon;
+    return n_rows <= ROWS_ALWAYS || row * (float)n_rows < saved * (float)horizon;
 }
 
 /* Limits the asks to n_each drafts; drops those that get none or are not worth the draft model's

@@ -43,7 +43,7 @@ struct replica {
     size_t n_running;          /* running sequences of all groups */
     int32_t n_kept; /* blocks kept free for running sequences, because some were preempted */
     struct tier_index tier;  /* the blocks on disk; empty without --kv-tier */
-    struct tier_read *reads; /* [reads_capacity] a ring, owned: [n_reads_ended, n_reads) */
+    struct tier_read *reads; /* ring [reads_capacity], owned: reads n_reads_ended to n_reads - 1 */
     uint64_t n_reads, n_reads_ended;
     size_t reads_capacity;
     int32_t n_calm; /* plans since the last preemption, or since n_kept shrank */
@@ -158,7 +158,7 @@ int64_t scheduler_blocks_held(const struct scheduler *s, size_t n_tokens);
 void scheduler_give_full(struct scheduler *s, struct sequence *q, size_t b);
 void scheduler_give_windows(struct scheduler *s, struct sequence *q, size_t b);
 
-/* Counts n blocks that q took from the pool as the cache's. */
+/* Counts n of the blocks that q took from the pool as the cache's, no longer as q's. */
 void scheduler_disown(struct scheduler *s, struct sequence *q, int32_t n);
 
 /* Gives up the windowed blocks that no row from q->n_computed on can see. */
@@ -175,8 +175,8 @@ void scheduler_release_blocks(struct scheduler *s, struct sequence *q);
 struct status scheduler_list_blocks(struct scheduler *s, const struct sequence *q, size_t end,
                                     struct plan_seq *seq, const int32_t **blocks);
 
-/* Local. Removes a running request from its group and returns its blocks; cached blocks stay cached
- * until others need them. */
+/* scheduler.c. Local. Removes a running request from its group and returns its blocks; cached
+ * blocks stay cached until others need them. */
 void scheduler_leave(struct scheduler *s, struct sequence *q);
 
 /* scheduler_blocks.c. Local. Takes blocks until q's full tables have n_full entries and the
@@ -185,7 +185,7 @@ void scheduler_leave(struct scheduler *s, struct sequence *q);
 struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, size_t n_full,
                                     size_t n_window);
 
-/* Local. Makes a running sequence wait again. */
+/* scheduler.c. Local. Makes a running sequence wait again. */
 void scheduler_wait_again(struct scheduler *s, struct sequence *q);
 
 /* scheduler_emit.c. Local. Adds to the plan of step `step` the entries of the group's sequences in
@@ -209,9 +209,9 @@ void scheduler_tier_save(struct scheduler *s, int32_t replica);
 struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q);
 struct status scheduler_tier_grow(struct replica *replica);
 
-/* Called when q has taken its blocks [begin, end) from the cache: at least two requests begin with
- * them. Adds to the plan writes of the prompt's blocks to the prefix store. Errors:
- * STATUS_MEMORY. */
+/* Called when q has taken its blocks [begin, end) from the cache, usually because another request
+ * begins with them too. Adds to the plan writes of those that hold only prompt tokens to the prefix
+ * store. Errors: STATUS_MEMORY. */
 struct status scheduler_store_save(struct scheduler *s, struct sequence *q, size_t begin,
                                    size_t end);
 
@@ -253,8 +253,8 @@ struct status scheduler_drafts_room(struct sequence *q);
 int32_t scheduler_drafts_left(const struct scheduler *s, const struct microbatch *m);
 
 /* scheduler_model.c. Local. Lets the draft model propose drafts for the group's sequences that may
- * get some, if that is worth its time: their q->drafts and q->n_proposed. Adds them to *step.
- * Errors: STATUS_MEMORY, the draft model's. */
+ * get some, if that is worth its time. Sets their q->drafts and q->n_proposed, and adds the drafts
+ * to *step. Errors: STATUS_MEMORY, the draft model's. */
 struct status scheduler_ask_model(struct scheduler *s, int32_t group, struct drafting_step *step);
 
 /* scheduler_model.c. Local. Takes the time of m's step, which has just been computed. */

@@ -78,7 +78,7 @@ void serve_summary_print(const struct serve_summary *s, FILE *out)
                 (unsigned long long)s->n_dropped);
     }
     stats_print_latency(&s->ttft, "TTFT", "from a request's first step", out);
-    stats_print_latency(&s->tpot, "TPOT", "a request's mean per token behind the first", out);
+    stats_print_latency(&s->tpot, "TPOT", "a request's mean per token after the first", out);
     stats_print_latency(&s->itl, "ITL", "between two tokens of a request", out);
     stats_print_latency(&s->e2e, "end to end", "from a request's first step to its end", out);
     if (s->n_scored > 0) {
