@@ -258,7 +258,8 @@ static struct status beam_extend(const struct hypothesis *h, int32_t token, stru
     return status_ok();
 }
 
-/* Keeps an ended hypothesis if it is among the best `width`; of equal ones the earlier wins. */
+/* Keeps an ended hypothesis if it is among the best `width`; of two with equal scores the earlier
+ * is better. */
 static struct status beam_end(struct beam_search *b, const struct candidate *c)
 {
     const struct hypothesis *from = &b->running[c->from];

@@ -43,8 +43,8 @@ struct status beam_advance(struct beam_search *b, struct request *const *probes)
 size_t beam_n_steps(const struct beam_search *b);
 
 /* Local. beam_pack appends the search's state after one or more steps to `out`, little-endian;
- * beam_unpack restores it into a newly made search. *taken is false if the bytes are no such state;
- * the caller must then destroy the search. Errors: STATUS_MEMORY. */
+ * beam_unpack restores it into a newly made search. *taken is false if the bytes are not such a
+ * state; the caller must then destroy the search. Errors: STATUS_MEMORY. */
 void beam_pack(const struct beam_search *b, struct strbuf *out);
 struct status beam_unpack(struct beam_search *b, const char *bytes, size_t n, bool *taken);
 

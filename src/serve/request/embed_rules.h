@@ -53,19 +53,20 @@ struct rank_rules {
     double norm_eps;
     float (*gelu)(float);
     double *work;            /* [D] scratch of request_scores */
-    const char *instruction; /* the instruction of a pair whose line has none */
+    const char *instruction; /* the instruction for pairs whose lines have none */
 };
 
 struct embed_rules {
     enum request_pool pool;
-    bool is_whole;                 /* the model is an encoder: a text is computed in one step */
-    bool normalizes;               /* vectors have length 1 */
-    int32_t width;                 /* D */
-    int32_t dimensions;            /* the dimensions of a vector when its line does not set them,
-                                      1 to D */
-    enum embed_encoding encoding;  /* the encoding when the line does not set it */
-    int32_t max_tokens;            /* of a text; 0: as many as the context holds */
-    bool cuts_texts;               /* texts of more tokens are cut; false: they become error rows */
+    bool is_whole;                /* the model is an encoder: a text is computed in one step */
+    bool normalizes;              /* vectors have length 1 */
+    int32_t width;                /* D */
+    int32_t dimensions;           /* the dimensions of a vector when its line does not set them,
+                                     1 to D */
+    enum embed_encoding encoding; /* the encoding when the line does not set it */
+    int32_t max_tokens;           /* of a text; 0: as many as the context holds */
+    bool cuts_texts;              /* texts of more than max_tokens are cut; false: they become error
+                                     rows */
     const struct js_node *prompts; /* an object with texts by their names; NULL: none */
     struct rank_rules rank;
     const char *prompt; /* name of the text before each input when its line does not set it;

@@ -53,8 +53,9 @@ struct request_warnings {
     size_t n;
 };
 
-/* How the prompt is made from a line that is not a request. One of the two members is set. Other
- * members of the line take effect if they are fields of a request, except those that hold a prompt.
+/* How the prompt is made from a line that is not a request; either `field` or `made_by` is set. The
+ * line's other members take effect if they are fields of a request, except those that hold a
+ * prompt.
  */
 struct request_form {
     const char *field;          /* the member that is the prompt */
@@ -88,7 +89,7 @@ struct request_rules {
     struct tokenizer *tokenizer;     /* NULL: prompts must be token ids, and results have no text */
     const struct chat *chat;  /* the model's chat template; NULL: lines with `messages` become error
                                  rows */
-    const char *chat_missing; /* the message of these error rows; NULL: a general one */
+    const char *chat_missing; /* why chat is NULL, for these error rows; NULL: a general message */
     struct jinja_date date;   /* the time that chat templates see */
     const int32_t *end_ids;   /* [n_end_ids] */
     size_t n_end_ids;
@@ -160,7 +161,7 @@ enum request_score {
                              context */
 };
 
-/* Whether the thoughts in a chat's answer are divided from its content, and where they begin. */
+/* How the thoughts (reasoning) in a chat's answer are separated from its content. */
 enum request_thoughts {
     THOUGHTS_STAY,   /* thoughts are content */
     THOUGHTS_TAGGED, /* an answer that begins with CHAT_OPEN_THOUGHT begins with thoughts */
@@ -222,8 +223,8 @@ struct request_ask {
     bool stream_usage; /* the last piece has the usage: stream_options.include_usage */
 };
 
-/* One of a line's prompts. Its tokens end at `end` of the line's tokens, and begin at the end of
- * the prompt before. */
+/* One of a line's prompts: of the line's tokens, those from the end of the prompt before it up to
+ * `end`. */
 struct request_prompt {
     size_t end;
     size_t score_from;
@@ -244,7 +245,8 @@ struct request_logprobs {
     float *scores;     /* [n_prompt], with score and with n_prompt_tops; those before score_from
                           are unused; NULL: not wanted */
     size_t score_from; /* the first token with a score; above 0 if scores is set */
-    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_tops]; set and unused as `scores` is */
+    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_tops]; those before score_from are
+                                     unused; NULL: not wanted */
     float *sampled;               /* [capacity] those of sampled tokens */
     struct plan_top *tops;        /* [capacity, n_tops] the most likely tokens at sampled tokens */
     size_t capacity;
@@ -277,7 +279,7 @@ struct request {
     uint64_t index;                 /* place in the order of reading, from 0 */
     uint64_t order;                 /* place in the order of running within its priority; unique */
     uint64_t line_digest[2];        /* the line's digest for the journal */
-    struct request_bytes custom_id; /* without one: the line's number, until request_rename */
+    struct request_bytes custom_id; /* if the line has none: its number, until request_rename */
     bool is_named;                  /* the line gives a custom_id */
     uint64_t n_template_steps;      /* steps that the chat template took for the prompt */
     const struct request_ask *ask;  /* owned; an answer's ask borrows its lists */

@@ -1,6 +1,6 @@
-/* Makes a request of its own for each of several answers to a line. It runs, waits and is preempted
- * like any other request. Through the prefix cache the answers share their prompt's KV blocks,
- * except the last block. Called by the lead, beam.c, the scheduler and serve/output.
+/* Makes a request of its own for each of several answers to a line. These requests run, wait and
+ * are preempted like any others. Through the prefix cache the answers share their prompt's KV
+ * blocks, except the last block. Called by the lead, beam.c, the scheduler and serve/output.
  *
  * Why the last block is not copied: each answer computes its rows, at most 64, again. Copying would
  * need a new kind of plan for all ranks and layers, and bookkeeping for blocks with several

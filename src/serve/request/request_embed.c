@@ -286,8 +286,8 @@ static void norm_work(const struct rank_rules *rank, size_t width)
 }
 
 /* Sets rank->work [D] to the dense layer's outputs for the pooled row, after tanh, or after GELU
- * and a layer norm. The outputs' sums grow side by side, because an addition must wait for the one
- * before it in the same sum. */
+ * and a layer norm. Adds each input to all sums before the next input, because additions to the
+ * same sum must wait for each other. */
 static void read_vector_row(const struct request *r, const struct rank_rules *rank, size_t width)
 {
     const double n_rows = r->ask->pool == POOL_MEAN ? (double)r->n_prompt : 1;

@@ -1,6 +1,6 @@
 /* Turns a JSON line, or the body of a call to the server, into a checked request, or into an error
- * row whose message says what to change: where they apply, the field, what was expected and what
- * was found. */
+ * row whose message says what to change: it names the field, what was expected and what was found.
+ */
 #include "serve/request/request_parse.h"
 
 #include "base/mem.h"

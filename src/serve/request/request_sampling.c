@@ -47,7 +47,7 @@ static struct status read_penalties(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
-/* True when the row shows the prompt or its log-probabilities; it may then have no answer. */
+/* True when the row shows the prompt or its log-probabilities; max_tokens may then be 0. */
 static bool wants_prompt(const struct request_parser *p, const struct js_node *fields)
 {
     return p->ask->echo || js_type(js_get(fields, "prompt_logprobs")) != JS_NULL;
@@ -146,8 +146,8 @@ static struct status read_stop_ids(struct request_parser *p, const struct js_nod
     return status_ok();
 }
 
-/* Reads a key of logit_bias: a token id in decimal, because JSON keys are strings. False: it is not
- * one. */
+/* Reads a key of logit_bias: a token id in decimal, because JSON keys are strings. False: the text
+ * is no such number. */
 static bool read_id(const char *text, int64_t *id)
 {
     size_t n = 0;

@@ -75,7 +75,7 @@ static struct status read_banned(struct request_parser *p, const struct js_node 
     }
     if (p->rules->tokenizer == NULL) {
         return request_bad(p, "unsupported",
-                           "bad_words: this model has no tokenizer, so it says none");
+                           "bad_words: this model has no tokenizer, so it gives no text");
     }
     for (size_t i = 0; i < js_count(list); i++) {
         size_t n = 0, n_blank = 0;
