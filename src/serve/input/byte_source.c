@@ -99,8 +99,8 @@ void byte_source_close(struct byte_source **source)
     mem_free(source);
 }
 
-/* Whether a regular file ends before the size that it had when it was opened. Never true for stdin,
- * whose offset is not known. */
+/* True when a regular file ends before the size that it had when it was opened. Never true for
+ * stdin, whose offset is not known. */
 static bool has_shrunk(const struct byte_source *s)
 {
     return s->is_regular && s->owns_fd && s->n_read < s->size;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { STRING_BYTES_MAX = 16 << 20 /* the longest string, as long as a line may be */ };
+enum { STRING_BYTES_MAX = 16 << 20 /* the longest fixed length of strings: that of a line */ };
 enum { ROWS_BYTES = 1 << 20, ROWS_FIRST = 16, ROWS_MAX = 4096 };
 
 struct dataset_lines {

@@ -22,7 +22,7 @@ struct audit_options {
 
 struct audit_result {
     uint64_t n_rows;   /* whole rows in the output */
-    uint64_t n_chosen; /* never an error row for a repeated custom_id */
+    uint64_t n_chosen; /* chosen rows; none is an error row for a repeated custom_id */
     uint64_t n_compared, n_different;
     bool has_journal; /* settings and chosen lines are compared with the journal's */
 };

@@ -26,7 +26,7 @@ struct lead_port;
 struct lead_drafts {
     struct drafting_cost cost;
     bool predicts, no_repeats; /* as in struct scheduler_options (serve/schedule/scheduler.h) */
-    struct draft_source model; /* draft_model there */
+    struct draft_source model; /* scheduler_options.draft_model */
     drafter_fn *drafter;
     void *user;
 };
@@ -56,11 +56,11 @@ struct lead_options {
     const struct input_part *part;
     struct tokenizer *tokenizer;
     const struct chat *chat;  /* the model's chat template; NULL: `messages` become error rows */
-    const char *chat_missing; /* the message of these error rows; NULL: a general one */
+    const char *chat_missing; /* why chat is NULL, for these error rows; NULL: a general message */
     struct jinja_date date;   /* the time that templates see */
     const struct embed_rules *embed;  /* LEAD_EMBED, LEAD_RANK; else NULL */
     const struct request_form *form;  /* makes prompts of lines; NULL: lines are requests */
-    struct request_defaults defaults; /* values of the flags, then of generation_config.json */
+    struct request_defaults defaults; /* of flags, or of generation_config.json if not given */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
     size_t n_end_ids;
     const struct request_adapter *adapters; /* [n_adapters] */
@@ -155,7 +155,7 @@ double lead_end_s(const struct lead *lead);
 /* Local. Copies the counts and times so far. */
 void lead_summary(const struct lead *lead, struct serve_summary *summary);
 
-/* Local. Returns the same counts without the port's and without wall_s; borrowed. */
+/* Local. Returns the counts of lead_summary, without the port's and without wall_s; borrowed. */
 const struct serve_summary *lead_stats(const struct lead *lead);
 
 /* Local. Returns how many requests run and wait now, and the numbers of KV blocks. Call it after
@@ -163,9 +163,9 @@ const struct serve_summary *lead_stats(const struct lead *lead);
 struct scheduler_load lead_load(const struct lead *lead);
 
 /* Local. Flushes journal and output, ends the progress display and fills *summary. After the last
- * row it makes the output durable and marks the journal complete. May be called before `done`
- * (after a drain or an error); rows after an unfinished one are then in the journal only. When
- * every row of the run was an error row, warns with the first errors. Errors: STATUS_IO,
+ * row it makes the output durable and marks the journal complete. May be called before lead_next
+ * sets *done (after a drain or an error); rows after an unfinished one are then in the journal
+ * only. When every row of the run was an error row, warns with the first errors. Errors: STATUS_IO,
  * STATUS_MEMORY. */
 struct status lead_finish(struct lead *lead, struct serve_summary *summary);
 

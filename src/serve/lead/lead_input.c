@@ -118,8 +118,8 @@ static uint64_t lines_taken(const struct lead *l)
     return (l->o.part != NULL ? l->o.part->n_before : 0) + l->lines.n_read;
 }
 
-/* Ends the reading, unless the journal or an audit knows of further lines: then the job must not
- * count as complete. */
+/* Ends the reading. Refuses an input that ends before the last line that the journal or an audit
+ * knows, because the job must then not count as complete. */
 static struct status end_of_input(struct lead *l)
 {
     if (l->o.audit != NULL) {

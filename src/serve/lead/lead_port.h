@@ -68,8 +68,8 @@ struct status lead_take(struct lead *l, struct request *r);
  * STATUS_MEMORY. */
 struct status lead_order(struct lead *l);
 
-/* Ends the request r, which put has not yet been given, as an error row with this code (a constant)
- * and message. put gets r at once or, if a step with r is in flight, with that step's result. Does
+/* Ends the request r, which put has not had yet, as an error row with this code (a constant) and
+ * message. put gets r at once or, if a step with r is in flight, with that step's result. Does
  * not cancel a request that waits for an equal one. Errors: as lead_take. */
 struct status lead_cancel(struct lead *l, const struct request *r, const char *code,
                           const char *message);

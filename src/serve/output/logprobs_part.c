@@ -23,9 +23,9 @@ _Static_assert((int)LOGPROBS_K_MAX == (int)PLAN_TOPS_MAX, "a plan can ask for al
 
 static const char part_magic[8] = "SHOALP1\n";
 
-/* Set in an index entry if its line has a row in this job. Those of earlier runs lack it until
- * logprobs_part_check: a line whose row never reached the journal may have been changed to one that
- * gives an error row, or taken out of the input. */
+/* The bit that is set in an index entry if its line has a row in this job. Entries of earlier runs
+ * lack it until logprobs_part_check: if a line's row never reached the journal, the line may have
+ * been changed so that it gives an error row, or been taken out of the input. */
 static const uint64_t entry_counts = (uint64_t)1 << 63;
 
 /* The head of a record. */

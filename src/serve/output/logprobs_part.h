@@ -54,7 +54,7 @@ struct status logprobs_part_open(const struct logprobs_options *options, bool re
 /* Closes the part; its file stays. Accepts NULL. */
 void logprobs_part_destroy(struct logprobs_part **p);
 
-/* Appends the record of a finished request without an error. At each token the request has
+/* Appends the record of a finished request without an error. At each token the request has at least
  * rules->n_saved_tops likely tokens, or the whole vocabulary if that is smaller. */
 struct status logprobs_part_put(struct logprobs_part *p, const struct request *r);
 
@@ -64,7 +64,7 @@ struct status logprobs_part_put_rows(struct logprobs_part *p, const char *rows, 
                                      uint64_t *at);
 
 /* Checks that the part has the record of this line, which an earlier run finished, with this
- * digest; logprobs_part_finish then uses it. Errors: also STATUS_INPUT if it has not. */
+ * digest; logprobs_part_finish then uses it. Errors: also STATUS_INPUT if the record is missing. */
 struct status logprobs_part_check(struct logprobs_part *p, uint64_t line, const uint64_t digest[2]);
 
 /* Any thread. Makes all records so far durable. A failed sync is not retried: all later calls fail
@@ -75,7 +75,7 @@ struct status logprobs_part_sync(struct logprobs_part *p);
  * its name only when it is whole. Errors: also STATUS_INPUT for a damaged record. */
 struct status logprobs_part_finish(struct logprobs_part *p);
 
-/* True when FILE.h5 has a part; the second removes it. */
+/* logprobs_part_exists is true when FILE.h5 (path) has a part; logprobs_part_remove removes it. */
 bool logprobs_part_exists(const char *path);
 void logprobs_part_remove(const char *path);
 

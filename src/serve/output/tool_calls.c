@@ -241,7 +241,7 @@ static bool piece_starts(struct piece p, const char *start)
     return p.n >= strlen(start) && memcmp(p.text, start, strlen(start)) == 0;
 }
 
-/* Moves the first n bytes of *p to `out`; NULL: nowhere. */
+/* Moves the first n bytes of *p to `out`; drops them if `out` is NULL. */
 static void move(struct piece *p, size_t n, struct strbuf *out)
 {
     if (n > p->n) n = p->n;
