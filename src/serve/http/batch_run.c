@@ -40,9 +40,9 @@ struct batch_run {
     struct journal *journal;
     struct id_set ids;
     char *input_path, *output_path, *journal_path; /* owned */
-    char *settings;                                /* owned: those with which the batch began */
-    struct request_adapter *adapters; /* owned: those of the lead's rules that lines may name; NULL:
-                                         no line has been read */
+    char *settings;                   /* owned: the settings with which the batch began */
+    struct request_adapter *adapters; /* owned: from batch_adapters_hide; NULL: no line has been
+                                         read */
     struct file_claims *claims;       /* borrowed */
     uint64_t n_read;
     uint64_t n_template_steps; /* template steps of all lines read */
@@ -51,8 +51,8 @@ struct batch_run {
     size_t n_open, open_capacity;
 };
 
-/* Sets r->settings: those of the batch's journal if the server has only adapters in addition,
- * otherwise the server's, and then journal_open compares them. */
+/* Sets r->settings: to those of the batch's journal if the server's differ only by more adapters;
+ * otherwise to the server's, which journal_open then compares with the journal's. */
 static struct status settle_settings(struct batch_run *r, const char *settings)
 {
     char *was = NULL;

@@ -254,8 +254,8 @@ void exchange_write(struct exchange *x, struct strbuf *events)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Pieces wait only if the next call is likely to come before their time: if the next step takes as
- * long as the last one. */
+/* A stream's bytes wait if they are due only after the next call of this function, which is
+ * expected after as long a time as has passed since the last call. */
 void http_server_send(struct http_server *s, uint64_t now_ns)
 {
     pthread_mutex_lock(&s->lock);
@@ -307,7 +307,7 @@ struct exchange *http_server_take(struct http_server *s, uint64_t wait_ns)
     return x;
 }
 
-/* Marks those of n waiting calls whose clients have closed their side. */
+/* Sets is_gone of each of n waiting calls: whether its client has closed its side. */
 static void mark_gone(struct exchange *const *calls, size_t n)
 {
     struct pollfd p[LOOK_AT_ONCE];

@@ -63,7 +63,7 @@ enum http_status http_route(const char *method, const char *path, enum http_endp
 const char *http_methods_of(enum http_endpoint endpoint);
 bool http_is_open(enum http_endpoint endpoint);
 
-/* Local. Tells whether a call runs the model, and so may wait for others or be refused. */
+/* Local. True when a call runs the model; such a call may wait for others or be refused. */
 bool http_runs_model(enum http_endpoint endpoint);
 
 /* Local. Returns the HTTP status of a call whose request has the error `code`
@@ -86,8 +86,9 @@ struct http_keys {
 struct status http_keys_read(struct http_keys *k, const char *path);
 void http_keys_fini(struct http_keys *k);
 
-/* Local. Whether `authorization`, the value of the Authorization header (NULL: none), has one of
- * the keys. The time that a comparison takes depends only on the number of keys. */
+/* Local. True when `authorization`, the value of the Authorization header (NULL: none), has one of
+ * the keys, or there are no keys. The time that a comparison takes depends only on the number of
+ * keys. */
 bool http_keys_allow(const struct http_keys *k, const char *authorization);
 
 #endif

@@ -86,8 +86,8 @@ void http_metrics(const struct serve_summary *m, const struct scheduler_load *lo
             (double)(m->n_prompt_rows + m->n_prefix_hit_tokens));
     add_one(&s, "prefix_cache_hits_total", "counter", "Tokens found in the prefix cache.",
             (double)m->n_prefix_hit_tokens);
-    add_one(&s, "result_cache_hits_total", "counter", "Requests answered by an equal one's tokens.",
-            (double)m->n_result_hits);
+    add_one(&s, "result_cache_hits_total", "counter",
+            "Requests answered with the tokens of an equal request.", (double)m->n_result_hits);
     add_ends(&s, ends);
     add_histogram(&s, "time_to_first_token_seconds",
                   "From the first step of a request to its first token.", &m->ttft);

@@ -433,7 +433,7 @@ static struct status name_model(const char *path, char **out)
 
 /* Lists the model and the adapters as names. Errors: STATUS_USAGE for an adapter with the model's
  * name, STATUS_MEMORY. */
-static struct status name_vectors(struct http_port *p, const struct http_port_options *o)
+static struct status list_names(struct http_port *p, const struct http_port_options *o)
 {
     TRY(mem_alloc(&p->names, o->n_adapters + 2, sizeof *p->names, "server"));
     TRY(name_model(o->model_path, &p->model_name));
@@ -454,7 +454,7 @@ struct status http_port_create(const struct http_port_options *o, struct http_po
     TRY(mem_alloc(&p, 1, sizeof *p, "server"));
     strbuf_init(&p->scratch);
     p->drain_s = o->flags->drain_s;
-    struct status st = name_vectors(p, o);
+    struct status st = list_names(p, o);
     if (!status_failed(&st)) st = http_server_create(o->flags, p->names, &p->server);
     if (!status_failed(&st))
         st = batches_create(o->flags->batch_dir, o->settings, o->batch_endpoints, o->claims,

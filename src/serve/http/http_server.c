@@ -34,8 +34,8 @@ static void add_header(struct MHD_Response *r, const char *name, const char *val
     (void)MHD_add_response_header(r, name, value);
 }
 
-/* Returns after how many seconds (1 to 60) a refused client should try again: about the time in
- * which one call ends. */
+/* Returns the seconds (1 to 60) after which a refused client should try again: about the mean time
+ * between the ends of two calls. */
 static unsigned retry_after_s(const struct http_server *s)
 {
     const uint64_t seconds = s->mean_end_ns / 1000000000u + 1;

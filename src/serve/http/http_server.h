@@ -90,12 +90,11 @@ bool exchange_has_begun(const struct exchange *x);
 void exchange_write(struct exchange *x, struct strbuf *events);
 void exchange_end(struct exchange *x);
 
-/* Sends what has been written to the streams; call it once in each step, after all its pieces. A
- * call for each piece would wake the HTTP thread each time, and it walks all waiting connections
- * when it wakes. A stream's first piece is sent at once. With many open streams the others wait for
- * later ones, because sending a piece takes a client on this host and the HTTP thread about 10 us
- * each: for 0.2 ms times the number of streams and at most 100 ms, if steps take the same time; in
- * any case until the next call. now_ns: clock_ns(). */
+/* Sends what has been written to the streams; call it once in each step, after all writes, because
+ * the HTTP thread walks all waiting connections each time that it wakes. A stream's first bytes are
+ * sent at once. Later bytes are gathered until about 0.2 ms times the number of streams, at most
+ * 100 ms, have passed since the stream's last send: a send takes the HTTP thread and a client on
+ * this host about 10 us each. now_ns: clock_ns(). */
 void http_server_send(struct http_server *s, uint64_t now_ns);
 
 #endif

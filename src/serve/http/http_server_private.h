@@ -41,7 +41,7 @@ struct exchange {
     struct exchange *prev, *next; /* in the server's list of posted calls */
     struct exchange *next_waiting;
     struct exchange *prev_unsent, *next_unsent; /* in the list of streams with unsent bytes */
-    bool is_unsent;                             /* it is in that list */
+    bool is_unsent;                             /* the stream is in that list */
 };
 
 struct http_server {
@@ -61,7 +61,7 @@ struct http_server {
     struct exchange *first_unsent; /* list of the streams to which exchange_write has added bytes
                                       that http_server_send has not sent */
     size_t n_writing;              /* the length of this list at the last http_server_send */
-    uint64_t sent_ns;              /* when that was */
+    uint64_t sent_ns;              /* time of the last http_server_send; 0: none */
     bool refuses;
     uint64_t last_end_ns, mean_end_ns; /* the last end of a call; mean time between recent ends */
 };

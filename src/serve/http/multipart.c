@@ -68,9 +68,9 @@ static bool read_headers(const char *headers, size_t n, struct multipart_part *p
     return part->name != NULL;
 }
 
-/* Finds the next border at or after `from`. It stands at the beginning of the body or of a line,
- * before "--", or before CRLF with blanks allowed between. *after: the byte after border and
- * blanks. NULL: none. */
+/* Finds the next border at or after `from`: at the beginning of the body or of a line, and followed
+ * by "--", or by CRLF, perhaps after blanks. *after: the byte after border and blanks. NULL: there
+ * is none. */
 static const char *find_border(const struct multipart *m, const char *from, const char **after)
 {
     const char *end = m->body + m->n;

@@ -32,7 +32,7 @@ struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh
 enum { ID_NAME_MAX = 48 };
 
 /* Local. Adds the next line, which has no custom_id, and writes its name, NUL-terminated. The name
- * is the line's number, such as "12". If an earlier line has that as its id, it is the first free
+ * is the line's number, such as "12". If an earlier line has that id, the name is the first free
  * one of "line 12", "line 12 (2)", "line 12 (3)". A later line with this name as its id is a
  * duplicate. Errors: as id_set_add. */
 struct status id_set_add_line(struct id_set *s, char name[ID_NAME_MAX]);

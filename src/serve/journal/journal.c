@@ -36,7 +36,7 @@ struct journal {
     char *path;                  /* as given, for error sentences; owned */
     char *target;                /* the file to which `path` leads; owned */
     struct journal_facts facts;  /* of the journal, as it was when it was opened */
-    struct journal_index *index; /* of the records that the journal had then */
+    struct journal_index *index; /* of the records that the journal had when it was opened */
     struct strbuf gathered;      /* records waiting for their commit */
     uint64_t end, durable;       /* bytes of the file; how many of them are durable */
     uint64_t last_commit_ns, commit_ns, n_commits;

@@ -108,7 +108,7 @@ struct journal_facts {
     uint64_t good_bytes;           /* bytes from the start to the end of the last whole record */
     uint64_t rows_begin, base_end; /* [rows_begin, base_end): the BASE records */
     char *settings;                /* owned, NUL-terminated; NULL: no header was found */
-    uint64_t n_rows, n_error_rows; /* finished */
+    uint64_t n_rows, n_error_rows; /* finished rows; how many of them are error rows */
     uint64_t n_partial_records;
     uint64_t n_prompt_tokens, n_generated_tokens; /* tokens of finished rows */
     uint64_t first_line, last_line; /* the lowest and the highest line with a record; 0: none */
@@ -135,7 +135,7 @@ struct status journal_path_of(const char *output, const char *folder, char **out
 /* ---- settings: "name=value" lines, one for each setting that changes a row's bytes ---- */
 
 /* Local. Sets *out to the settings in the header of a journal, in new memory (mem_free), without
- * reading what follows; NULL: it does not begin with the magic and a whole header. Errors:
+ * reading what follows; NULL if the file does not begin with the magic and a whole header. Errors:
  * STATUS_IO, STATUS_MEMORY. */
 struct status journal_settings_read(int fd, const char *path, char **out);
 

@@ -18,16 +18,18 @@ struct journal_part {
     uint64_t n_dropped;
 };
 
-/* The most answers of a line: 4096 prompts with 128 each. Records of higher numbers are ignored. */
+/* The most answers of a line: 4096 prompts with 128 each. Records of answers with higher numbers
+ * are ignored. */
 enum { JOURNAL_PARTS_MAX = 4096 * 128 };
 
 struct journal_hit {
     enum journal_hit_kind kind;
     struct line_digest digest;
-    struct journal_row row; /* HIT_ROW */
-    const char *text;       /* HIT_ROW: the result line, [n_text]; borrowed until the next call */
+    struct journal_row row; /* JOURNAL_HIT_ROW */
+    const char *text; /* JOURNAL_HIT_ROW: the result line, [n_text]; borrowed until the next call */
     size_t n_text;
-    const struct journal_part *parts; /* HIT_PARTIAL: [n_parts] by answer, some empty; borrowed */
+    const struct journal_part *parts; /* JOURNAL_HIT_PARTIAL: [n_parts] by answer, some empty;
+                                         borrowed */
     size_t n_parts;
 };
 
