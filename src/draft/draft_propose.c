@@ -193,7 +193,8 @@ static void limit_rows(struct draft_model *d, struct draft_ask *asks, size_t n)
     }
 }
 
-/* Adds the ask's next rows, at most n_most, to the plan; draws a token if they are the last. */
+/* Adds the ask's next rows, at most n_most, to the plan; asks for a draw if the ask then lacks no
+ * more. */
 static struct status add_ask_rows(struct draft_model *d, const struct draft_slot *slot,
                                   const struct draft_ask *ask, size_t n_most)
 {

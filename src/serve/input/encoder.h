@@ -1,5 +1,5 @@
 /* Compresses bytes to whole gzip members (RFC 1952), zstd frames (RFC 8878) or xz streams (the .xz
- * file format 1.1), each with a checksum, which decoder.h reads. Writes no files. Called by
+ * file format 1.1), each with a checksum. decoder.h reads them all. Writes no files. Called by
  * serve/output and merge, and by the job to check an output's name. */
 #ifndef SHOAL_SERVE_INPUT_ENCODER_H
 #define SHOAL_SERVE_INPUT_ENCODER_H

@@ -1,6 +1,6 @@
 /* The journal's file format: its records, one pass over a whole file (facts), and its settings.
- * Knows lines, rows and tokens as bytes and numbers, not what they mean. Called by journal.c,
- * journal_index.c, receipt.c, the job, the lead, batch runs, audit, merge and `shoal status`.
+ * Knows lines, rows and tokens as bytes and numbers, not what they mean. Called by the other files
+ * of this room, the job, the lead, batch runs, audit, and the commands merge, receipt and status.
  *
  *   file    magic "SHOALJ1\n", then records:
  *

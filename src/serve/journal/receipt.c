@@ -209,7 +209,7 @@ static size_t bytes_of_line(const char *text)
     return strcspn(text, "\n");
 }
 
-/* The bytes of a member without the comma after it. */
+/* Returns the bytes of a member without the comma after it. */
 static int member_bytes(const char *text)
 {
     const size_t n = bytes_of_line(text);

@@ -1,7 +1,7 @@
 /* The lead's side of a job: takes requests, plans steps, commits their results and hands out the
  * answers, all in bounded memory. A port (lead_port.h) brings the requests and takes the answers:
- * the lines of a file, or a server. Does not know ranks or tensors: the loop in job.c carries plans
- * to the ranks and their results back.
+ * the lines of a file, or a server. Does not know ranks or tensors: the loop in job.c (or
+ * dry_run.c) carries plans to the ranks and their results back.
  *
  * For step s of group g = s % n_groups, until lead_next says that it is done: take the results of
  * step s - n_groups from all replicas (lead_commit), plan (lead_next), send the plan. */
@@ -49,7 +49,7 @@ struct lead_options {
     const struct lead_port *port; /* where requests come from; copied. NULL: the lines of a file;
                                      only then the paths, the part, the journal and the audit
                                      below are used */
-    const char *input_path;       /* JSONL; "-" is stdin; the name of several inputs */
+    const char *input_path;       /* JSONL; "-" is stdin; for several inputs input_files.name */
     const struct input_files *inputs; /* several inputs; NULL: input_path is the only one */
     const char *output_path;          /* JSONL; "-" is stdout */
     /* the part of the input, with its byte range (input_part_find); NULL: the whole input */
@@ -60,7 +60,7 @@ struct lead_options {
     struct jinja_date date;   /* the time that templates see */
     const struct embed_rules *embed;  /* LEAD_EMBED, LEAD_RANK; else NULL */
     const struct request_form *form;  /* makes prompts of lines; NULL: lines are requests */
-    struct request_defaults defaults; /* of flags, or of generation_config.json if not given */
+    struct request_defaults defaults; /* given flags, else generation_config.json, else presets */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
     size_t n_end_ids;
     const struct request_adapter *adapters; /* [n_adapters] */

@@ -1,5 +1,5 @@
 /* Makes the result line of a finished request. The line does not depend on time, layout or batch.
- * Called by the lead, audit, merge and the server. */
+ * Called by the lead, audit, merge, the server, and the files of this room that write its parts. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_ROW_H
 #define SHOAL_SERVE_OUTPUT_RESULT_ROW_H
 

@@ -6,7 +6,7 @@
 
 enum rank_choice { RANK_BY_MODEL, RANK_AS_LOGITS, RANK_BY_SIGMOID, RANK_BY_SOFTMAX };
 
-/* Qwen3-Reranker's own, from its model card. */
+/* Qwen3-Reranker's own instruction, from its model card. */
 #define RANK_INSTRUCTION                                                                           \
     "Given a web search query, retrieve relevant passages that answer the query"
 

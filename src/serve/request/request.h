@@ -49,7 +49,7 @@ struct status request_defaults_check(const struct request_defaults *d);
 /* Names of unknown or unsupported fields about which the run has warned. All zeros: none yet. */
 enum { REQUEST_WARNINGS_MAX = 32 };
 struct request_warnings {
-    char names[REQUEST_WARNINGS_MAX][64]; /* [n], longer ones truncated */
+    char names[REQUEST_WARNINGS_MAX][64]; /* [n]; longer names are truncated */
     size_t n;
 };
 

@@ -3,7 +3,7 @@
  * that proposals are right, and decides how many are worth a row of a step. The model checks each
  * draft token (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding"),
  * so drafts change only the time, never the tokens. Knows no requests and no plans; called by the
- * scheduler.
+ * scheduler and by draft/draft_propose.c.
  *
  *   text    to be or not to be         the last 2 tokens, "to be", have an earlier place:
  *           ^^^^^ ^                    `from` is the token after it, "or", the first draft token

@@ -1,7 +1,7 @@
 /* Latencies in bounded memory: a log-spaced histogram of nanoseconds with 64 buckets per power of
  * two. A percentile is the middle of a bucket, off by at most 1/128 (0.8 %) of the value; count,
  * minimum, maximum and mean are exact. Takes 30 KiB for any number of samples. Called by the
- * scheduler and the bench. */
+ * scheduler, by reports of a job and a server, and by the bench. */
 #ifndef SHOAL_SERVE_SCHEDULE_LATENCY_H
 #define SHOAL_SERVE_SCHEDULE_LATENCY_H
 

@@ -257,7 +257,8 @@ int32_t scheduler_drafts_left(const struct scheduler *s, const struct microbatch
  * to *step. Errors: STATUS_MEMORY, the draft model's. */
 struct status scheduler_ask_model(struct scheduler *s, int32_t group, struct drafting_step *step);
 
-/* scheduler_model.c. Local. Takes the time of m's step, which has just been computed. */
+/* scheduler_model.c. Local. Updates row_ns with the time of m's step, whose result has just come.
+ */
 void scheduler_time_step(struct scheduler *s, const struct replica *replica,
                          const struct microbatch *m);
 

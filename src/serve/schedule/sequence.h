@@ -80,9 +80,10 @@ static inline bool sequence_is_before(const struct sequence *a, const struct seq
     return request_is_before(a->r, b->r);
 }
 
-/* A doubly linked list of sequences in the order in which they run. Zero-initialised: empty. */
+/* A doubly linked list of sequences in the order in which they run; finished ones are in the order
+ * of finishing. Zero-initialised: empty. */
 struct sequence_list {
-    struct sequence *head, *tail; /* the first and the last to run */
+    struct sequence *head, *tail; /* the first and the last in this order */
     size_t n;
 };
 
