@@ -95,7 +95,7 @@ class AuditTest:
         self.audited("restart", 2, "--restart", says="--audit and --restart")
         changed = self.work / "changed.jsonl"
         write_lines(changed, [*self.lines[:8], {"prompt": "Other"}, *self.lines[9:]])
-        self.audited("line", 3, says="line 9: it changed since the job ran", given=changed)
+        self.audited("line", 3, says="line 9: it has changed since the job ran", given=changed)
         write_lines(changed, self.lines[:20])
         self.audited("short input", 3, says="it ends before the line", given=changed)
         self.audited("score", 3, command="score", says="command was generate")

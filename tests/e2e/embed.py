@@ -299,7 +299,7 @@ class EmbedTest:
                  ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
                  ({"input": "x", "prompt_name": "nobody"}, "no prompt named \"nobody\""),
                  ({"messages": [{"role": "user", "content": "x"}]}, "no chat template"),
-                 ({"prompt_token_ids": [1], "prompt_name": "query"}, "prompt_name: expected beside a text"),
+                 ({"prompt_token_ids": [1], "prompt_name": "query"}, "prompt_name: needs a text"),
                  (dict(base, body={"input": "x", "colour": 1}), "colour"),
                  (dict(base, url="/v1/completions", body={"prompt": "x"}), "url: expected \"/v1/embeddings\"")]
         rows = self.embed("qwen3-embed", [dict(line, custom_id=str(i)) for i, (line, _) in enumerate(cases)])

@@ -330,7 +330,8 @@ static void values_of_other_types_are_named(void)
          "structured_outputs: expected an object, found a string"},
         {"\"structured_outputs\":[1]", "structured_outputs: expected an object, found a list"},
         {"\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"b\"]}",
-         "structured_outputs.choice: expected one of these, found structured_outputs.regex too"},
+         "structured_outputs.choice: expected one grammar constraint, found "
+         "structured_outputs.regex too"},
     };
     struct tokenizer *t = util_byte_tokenizer();
     struct request_rules rules = util_request_rules(t);

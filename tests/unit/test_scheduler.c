@@ -442,7 +442,7 @@ static void cancel_waiting(struct slow_steps *t, const struct request *r)
     CU_ASSERT(has_ended);
 }
 
-static void steps_are_short_only_while_somebody_sees_them(void)
+static void steps_are_short_only_while_they_matter_to_a_client(void)
 {
     const uint64_t long_ns = 1000000000000u; /* no step takes as long */
     struct slow_steps t;
@@ -469,7 +469,7 @@ static void steps_are_short_only_while_somebody_sees_them(void)
     cancel_waiting(&t, r);
     CU_ASSERT_EQUAL(rows_after(&t, 1), 512);
     slow_steps_fini(&t);
-    slow_steps_init(&t, 1, NULL); /* a step that nobody sees has a bound too */
+    slow_steps_init(&t, 1, NULL); /* a step that matters to no client has a bound too */
     CU_ASSERT_EQUAL(rows_after(&t, 5), SCHEDULER_STEP_LEAST);
     slow_steps_fini(&t);
 }
@@ -507,8 +507,8 @@ void suite_scheduler(CU_pSuite suite)
     CU_add_test(suite, "a pool below one context is refused", a_pool_below_one_context_is_refused);
     CU_add_test(suite, "results that do not answer the plan are bugs",
                 results_that_do_not_answer_the_plan_are_bugs);
-    CU_add_test(suite, "steps are short only while somebody sees them",
-                steps_are_short_only_while_somebody_sees_them);
+    CU_add_test(suite, "steps are short only while they matter to a client",
+                steps_are_short_only_while_they_matter_to_a_client);
     CU_add_test(suite, "slow steps leave room for an encoder's texts",
                 slow_steps_leave_room_for_an_encoders_texts);
     CU_add_test(suite, "bad arithmetic makes an error of that request",

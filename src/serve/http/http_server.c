@@ -143,7 +143,8 @@ static enum MHD_Result refuse_judged(struct exchange *x)
         return refuse(x, HTTP_TOO_LARGE, "body_too_large",
                       "the body is longer than --max-body-mib allows");
     if (x->refusal == HTTP_BAD_METHOD)
-        return refuse(x, HTTP_BAD_METHOD, "method_not_allowed", "this path has another method");
+        return refuse(x, HTTP_BAD_METHOD, "method_not_allowed",
+                      "this path does not take this method");
     return refuse(x, HTTP_NOT_FOUND, "not_found", "there is no such path");
 }
 

@@ -43,7 +43,7 @@ struct status http_tokenize(const struct request_rules *rules, const char *body,
     TRY(request_create_call(rules, &call, &r));
     struct status st = status_ok();
     if (r->error.code == NULL && r->ask->n_prompts > 1) {
-        st = fail(status, "invalid_request", "prompt: expected one", out);
+        st = fail(status, "invalid_request", "prompt: expected one prompt, found several", out);
     } else if (r->error.code != NULL) {
         st = fail(status, r->error.code, r->error.message, out);
     } else {

@@ -174,9 +174,10 @@ struct status audit_take_line(struct audit *a, const struct line *line, bool *is
     if (hit.kind == JOURNAL_HIT_NONE || (hit.digest.low == is.low && hit.digest.high == is.high)) {
         return status_ok();
     }
-    return status_make(STATUS_INPUT,
-                       "input %s, line %llu: it changed since the job ran, so its row says nothing",
-                       a->o.input_path, (unsigned long long)line->number);
+    return status_make(
+        STATUS_INPUT,
+        "input %s, line %llu: it has changed since the job ran, so its row cannot be compared",
+        a->o.input_path, (unsigned long long)line->number);
 }
 
 /* Returns the output's row of a chosen line. */

@@ -157,8 +157,8 @@ static struct status open_part(struct lead *l)
         return logprobs_part_open(save, facts != NULL && facts->n_rows > 0, &l->lines.part);
     if (file_exists(save->path)) return status_ok();
     return status_make(STATUS_USAGE,
-                       "--save-logprobs %s: it is gone, and the job is complete; --restart makes "
-                       "both again",
+                       "--save-logprobs %s: the file is gone, but the job is complete; --restart "
+                       "makes the file and all rows again",
                        save->path);
 }
 

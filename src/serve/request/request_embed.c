@@ -221,7 +221,7 @@ struct status request_read_embed(struct request_parser *p, const struct js_node 
         return read_inputs(p, js_get(fields, "prompt"), before);
     if (has_prompt && js_type(js_get(fields, "prompt_name")) != JS_NULL)
         return request_bad(p, "invalid_request",
-                           "prompt_name: expected beside a text, found messages or token ids");
+                           "prompt_name: needs a text, found messages or token ids");
     if (has_prompt) {
         TRY(request_read_prompt(p, fields));
         p->ask->is_list = p->ask->n_prompts > 1;

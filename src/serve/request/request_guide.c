@@ -31,8 +31,8 @@ static struct status ask(struct request_parser *p, struct asked *a, const char *
     if (request_guide_is_empty(node) && (kind != GUIDE_SCHEMA || js_type(node) != JS_OBJECT))
         return status_ok();
     if (a->name != NULL)
-        return request_bad(p, "invalid_request", "%s: expected one of these, found %s too", name,
-                           a->name);
+        return request_bad(p, "invalid_request",
+                           "%s: expected one grammar constraint, found %s too", name, a->name);
     a->name = name;
     a->kind = kind;
     a->node = node;

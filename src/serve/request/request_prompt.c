@@ -440,7 +440,7 @@ struct status request_read_prompt(struct request_parser *p, const struct js_node
     }
     if (p->ask->format == REQUEST_OPENAI_CHAT && js_type(nodes[2]) == JS_NULL) {
         return request_bad(p, "invalid_request",
-                           "messages: expected by /v1/chat/completions, found null");
+                           "messages: /v1/chat/completions needs them, found null");
     }
     if (js_type(nodes[2]) != JS_NULL) return read_messages(p, fields);
     if (js_type(nodes[1]) == JS_ARRAY) return read_prompts(p, keys[1], &nodes[1], 1);

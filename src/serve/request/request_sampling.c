@@ -224,7 +224,7 @@ static struct status read_logprobs(struct request_parser *p, const struct js_nod
         if (n == 0 && p->ask->format == REQUEST_PLAIN) n = -1;
     }
     if (n_top > 0 && !on) {
-        return request_bad(p, "invalid_request", "top_logprobs: expected logprobs true beside it");
+        return request_bad(p, "invalid_request", "top_logprobs: needs \"logprobs\": true");
     }
     if (p->ask->echo && n_prompt >= 0)
         return request_bad(p, "invalid_request",
@@ -301,7 +301,7 @@ static struct status read_width(struct request_parser *p, const struct js_node *
         if (!is_field_given(fields, names[i])) continue;
         if (*width > 0) {
             return request_bad(p, "invalid_request",
-                               "%s: expected one way of asking for beam search", names[i]);
+                               "%s: beam search was asked for in another way too", names[i]);
         }
         TRY(request_read_int(p, fields, names[i], 1, REQUEST_BEAMS_MAX, width));
         if (*width == 1 && !is_used) *width = 0; /* one beam means no beam search */
@@ -310,7 +310,7 @@ static struct status read_width(struct request_parser *p, const struct js_node *
     TRY(request_read_int(p, fields, "n", 1, REQUEST_BEAMS_MAX, width));
     TRY(request_read_int(p, fields, "best_of", 1, REQUEST_BEAMS_MAX, width));
     if (*width > 0) return status_ok();
-    return request_bad(p, "invalid_request", "use_beam_search: expected a width, as best_of");
+    return request_bad(p, "invalid_request", "use_beam_search: expected a width, such as best_of");
 }
 
 /* Sets how many likely tokens are computed: as many as the row has, or as are saved if that is
@@ -383,7 +383,7 @@ static struct status check_no_beam(struct request_parser *p, const struct js_nod
     TRY(request_read_int(p, fields, "best_of", 1, REQUEST_CHOICES_MAX, &best_of));
     TRY(read_early(p, fields));
     if (penalty != 1 || p->ask->beam.early != BEAM_NOT_EARLY) {
-        return request_bad(p, "invalid_request", "%s: expected beam search beside it",
+        return request_bad(p, "invalid_request", "%s: has an effect only with beam search",
                            penalty != 1 ? "length_penalty" : "early_stopping");
     }
     if (best_of == p->ask->n_choices) return status_ok();

@@ -36,7 +36,7 @@ struct status request_read_tools(struct request_parser *p, const struct js_node 
     if (p->ask->format == REQUEST_PLAIN || js_type(tools) == JS_NULL || js_count(tools) == 0)
         return status_ok();
     if (p->ask->format != REQUEST_OPENAI_CHAT)
-        return request_bad(p, "unsupported", "tools: expected by /v1/chat/completions alone");
+        return request_bad(p, "unsupported", "tools: only /v1/chat/completions takes them");
     if (js_type(tools) != JS_ARRAY)
         return request_bad(p, "invalid_request", "tools: expected a list, found %s",
                            request_type_name(tools));

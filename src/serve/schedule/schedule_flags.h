@@ -20,7 +20,7 @@ enum { SCHEDULE_DRAFTS_AUTO = -1, SCHEDULE_DRAFTS_MTP = -2, SCHEDULE_DRAFTS_NGRA
     FLAG(uint64_t, step_ns, "step-ms", OF_UNITS(1000000, 0, 1u << 30, "N"),                        \
          .help = "use fewer rows in a step, but at least 64, while steps take longer than N "      \
                  "milliseconds; 0: never (default: 2000 where the input is a pipe, 0 where it is " \
-                 "a file; in a server 200 while somebody sees it, else 2000)")                     \
+                 "a file; in a server 200 while single steps matter to a client, else 2000)")      \
     FLAG(int32_t, chunk_tokens, "chunk", OF_COUNT(1, 1 << 20, "N"), .commands = IN_ALL,            \
          .help = "the most prompt rows of one sequence in a step (default: as many as the step "   \
                  "has left)")                                                                      \
