@@ -178,7 +178,7 @@ static struct status remember_request(struct batch_run *r, const struct request 
     return status_ok();
 }
 
-/* Makes a line's request. */
+/* Makes a line's request and opens its row. */
 static struct status open_line(struct batch_run *r, const struct lead *l, const struct line *line,
                                struct request **out)
 {

@@ -145,8 +145,8 @@ static struct result_writer_options writer_options(const struct lead_options *o)
                                           .failpoint = o->journal.failpoint};
 }
 
-/* Opens the part with the log-probabilities that earlier runs saved. A complete job has only the
- * finished file. */
+/* Opens or makes the part of --save-logprobs. A complete job has no part, only the finished file.
+ */
 static struct status open_part(struct lead *l)
 {
     const struct logprobs_options *save = l->o.save;

@@ -13,7 +13,7 @@ struct logprobs_part {
     char *path;          /* FILE.h5.part; owned */
     int fd, index;       /* index: a file without a name; its u64 number `line` is the line's entry
                             (index_set), or 0 */
-    uint64_t n;          /* bytes of whole records */
+    uint64_t n;          /* end of the last whole record, or of the rows after it */
     uint64_t n_lines;    /* 1 + the highest line that has a record */
     atomic_bool is_lost; /* a sync has failed */
     struct strbuf record;

@@ -86,8 +86,8 @@ struct scheduler {
                                      planned */
     struct step_plan *plan;       /* the plan that is being made */
     double row_s;               /* seconds that a row took in recent large steps; 0: not measured */
-    uint64_t rate_in, rate_out; /* measured rates of moving blocks, per 1000 s; 0: not measured
-                                   yet */
+    uint64_t rate_in, rate_out; /* blocks moved in and out per 1,000 s, as measured; 0: not
+                                   measured yet */
     uint64_t n_not_worth;       /* how often moving blocks out did not seem worth the time */
     int32_t *table;             /* [table_capacity] the block tables of the entry being planned */
     size_t table_capacity;
