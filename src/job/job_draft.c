@@ -56,9 +56,7 @@ uint64_t job_draft_bytes(const struct job *j)
 
 uint64_t job_draft_later_bytes(const struct job *j)
 {
-    if (j->draft == NULL || comm_rank(j->comm, COMM_WORLD) != 0) return 0;
-    const struct draft_memory *m = draft_model_memory(j->draft);
-    return m->workspace_bytes + m->kv_bytes;
+    return job_draft_bytes(j) - job_draft_loaded_bytes(j);
 }
 
 struct status job_draft_load(struct job *j)

@@ -192,6 +192,18 @@ struct status job_pack_experts(struct job *j)
 
 /* --- after loading ------------------------------------------------------------------------ */
 
+static bool is_lead(const struct job *j)
+{
+    return comm_rank(j->comm, COMM_WORLD) == 0;
+}
+
+/* True on the ranks of the lead's host. */
+static bool is_beside_lead(const struct job *j)
+{
+    const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
+    return j->topo->ranks[launched].host == j->topo->ranks[j->order[0]].host;
+}
+
 /* Returns the bytes that the job can still allocate on this host: free memory, within the limit of
  * a container or batch job. */
 static uint64_t free_bytes(const struct job *j)
@@ -199,23 +211,27 @@ static uint64_t free_bytes(const struct job *j)
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
     const struct topo_rank *here = &j->topo->ranks[launched];
     const uint64_t limit = j->topo->nodes[here->host].memory_bytes;
-    const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
-    const bool has_lead = j->topo->ranks[j->order[0]].host == here->host;
     const uint64_t draft = job_draft_loaded_bytes(j); /* the lead's alone */
-    const uint64_t used =
-        less(mem_peak_bytes(), is_lead ? draft : 0) * here->n_local_ranks + (has_lead ? draft : 0);
+    const uint64_t used = less(mem_peak_bytes(), is_lead(j) ? draft : 0) * here->n_local_ranks +
+                          (is_beside_lead(j) ? draft : 0);
     const uint64_t left = limit > used ? limit - used : 0;
     const uint64_t available = mem_available_bytes();
     return available < left ? available : left;
 }
 
-/* Returns the bytes that this rank may still take for KV blocks, states and streamed experts: on a
- * GPU or without --memory, six tenths of the memory that is free. */
+uint64_t job_memory_part(uint64_t free_bytes, uint64_t draft_bytes, uint32_t n_ranks)
+{
+    return less(free_bytes, draft_bytes) / n_ranks / 10 * 6;
+}
+
+/* Returns the bytes that this rank may still take for KV blocks, states and streamed experts. */
 static uint64_t bytes_to_divide(const struct job *j)
 {
     if (j->compute.device != NULL) return device_free_bytes(j->compute.device) / 10 * 6;
-    const uint64_t free_here = free_bytes(j) / (uint64_t)comm_size(j->comm, COMM_HOST);
-    if (j->o->weights.memory_bytes == 0) return less(free_here, job_draft_later_bytes(j)) / 10 * 6;
+    const uint64_t draft = job_draft_later_bytes(j);
+    if (j->o->weights.memory_bytes == 0)
+        return job_memory_part(free_bytes(j), is_beside_lead(j) ? draft : 0,
+                               (uint32_t)comm_size(j->comm, COMM_HOST));
     const struct layout_place place =
         layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
     const struct layout_budget budget = budget_of(j, 0);
@@ -223,7 +239,7 @@ static uint64_t bytes_to_divide(const struct job *j)
         layout_memory_of(j->layout, place, budget.kv, budget.step_tokens);
     const uint64_t adapted = adapters_row_bytes(j->adapters.loaded) * budget.step_tokens;
     const uint64_t taken = mem_resident_bytes() + m.workspace_bytes + m.exchange_bytes + adapted +
-                           saved_bytes(j) + moving_bytes(j) + job_draft_later_bytes(j) +
+                           saved_bytes(j) + moving_bytes(j) + (is_lead(j) ? draft : 0) +
                            UNCOUNTED_BYTES / 2;
     return less(j->o->weights.memory_bytes, taken);
 }

@@ -81,6 +81,11 @@ struct status job_check_tier(const struct job *j);
  * type and the flags that change the arithmetic. Errors: STATUS_MEMORY. */
 struct status job_store_root(const struct job *j, uint64_t *root);
 
+/* Local. Returns the bytes that a rank may take for KV blocks, states and streamed experts without
+ * --memory: an even part of six tenths of the host's free bytes. draft_bytes: those that the draft
+ * model will still take there. */
+uint64_t job_memory_part(uint64_t free_bytes, uint64_t draft_bytes, uint32_t n_ranks);
+
 /* **Collective (world)**, once the weights are loaded. Divides the remaining memory: chooses
  * j->pools, the same on all ranks, so that every replica can run the same requests; gives the rest
  * to the stream of experts. Errors: STATUS_USAGE, STATUS_MEMORY. */
@@ -102,7 +107,7 @@ void job_close(struct job *j);
 struct status job_draft_open(struct job *j);
 
 /* Local. Return the bytes that the lead needs for the draft model; those of them that
- * draft_model_load takes; and those that this rank will still take for it afterwards. */
+ * draft_model_load takes; and those that draft_model_start takes. The same on all ranks. */
 uint64_t job_draft_bytes(const struct job *j);
 uint64_t job_draft_loaded_bytes(const struct job *j);
 uint64_t job_draft_later_bytes(const struct job *j);

@@ -215,6 +215,14 @@ static void a_capacity_keeps_steps_whole(void)
     }
 }
 
+/* The draft model is one rank's, but the memory is its host's: each rank there has a part less. */
+static void ranks_of_a_host_share_the_memory_of_a_draft_model(void)
+{
+    CU_ASSERT_EQUAL(job_memory_part(4000, 0, 4), 600);
+    CU_ASSERT_EQUAL(job_memory_part(4000, 800, 4), 480);
+    CU_ASSERT_EQUAL(job_memory_part(4000, 5000, 4), 0);
+}
+
 void suite_job_options(CU_pSuite suite);
 void suite_job_options(CU_pSuite suite)
 {
@@ -227,4 +235,6 @@ void suite_job_options(CU_pSuite suite)
     CU_add_test(suite, "the settings of presets stand still", the_settings_of_presets_stand_still);
     CU_add_test(suite, "a long step is remembered", a_long_step_is_remembered);
     CU_add_test(suite, "a capacity keeps steps whole", a_capacity_keeps_steps_whole);
+    CU_add_test(suite, "ranks of a host share the memory of a draft model",
+                ranks_of_a_host_share_the_memory_of_a_draft_model);
 }

@@ -310,6 +310,26 @@ static void fit_speaks_for_every_rank(void)
     }
 }
 
+/* The ranks of a host without a draft model need nothing for it: the last stage of this pipeline,
+ * which needs the most, stands alone on its host. */
+static void other_hosts_hold_no_draft_model(void)
+{
+    struct choice c;
+    choice_init(&c, MODEL_MIXTRAL, "2x\"pack:2 core:12 pu:1\"", 2, (struct layout_flags){.pp = 2});
+    CU_ASSERT_STRING_EQUAL_FATAL(c.st.text, "");
+    const struct layout_fit alone = layout_fit_of(&c.l, c.t, &c.budget);
+    CU_ASSERT_EQUAL_FATAL(alone.worst_rank, 1);
+    c.budget.lead_bytes = 1;
+    struct layout_fit fit = layout_fit_of(&c.l, c.t, &c.budget);
+    CU_ASSERT_EQUAL(fit.needed_bytes, alone.needed_bytes);
+    CU_ASSERT_EQUAL(fit.n_kv_blocks, alone.n_kv_blocks);
+    c.budget.lead_bytes = alone.needed_bytes;
+    fit = layout_fit_of(&c.l, c.t, &c.budget);
+    CU_ASSERT(fit.worst_rank == 0 && fit.needed_bytes > alone.needed_bytes &&
+              fit.needed_bytes < 2 * alone.needed_bytes);
+    choice_fini(&c);
+}
+
 /* A draft model is rank 0's, whose budget is its own or an even part of its host's memory. */
 static void a_draft_model_needs_room(void)
 {
@@ -596,6 +616,7 @@ void suite_layout_choose(CU_pSuite suite)
     CU_add_test(suite, "what does not fit", what_does_not_fit_is_returned_with_its_lack);
     CU_add_test(suite, "fit speaks for every rank", fit_speaks_for_every_rank);
     CU_add_test(suite, "a draft model needs room", a_draft_model_needs_room);
+    CU_add_test(suite, "other hosts hold no draft model", other_hosts_hold_no_draft_model);
     CU_add_test(suite, "adapters need room", adapters_need_room);
     CU_add_test(suite, "flags are kept", flags_are_kept);
     CU_add_test(suite, "--ep alone is --tp", ep_alone_is_tp);

@@ -237,7 +237,8 @@ struct layout_budget {
                                memory */
     uint64_t adapter_bytes; /* of all adapters' matrices (weights/adapters.h) over all layers; each
                                tp rank is assumed to hold those of its stage's layers */
-    uint64_t lead_bytes;    /* needed on rank 0 alone, for a draft model */
+    uint64_t lead_bytes;    /* needed on rank 0 alone, for a draft model; where rank_bytes is 0,
+                               the ranks of its host share their memory */
     uint64_t device_bytes;  /* GPU memory of the rank with the smallest share, of which nine tenths
                                may be used instead of the host's memory; 0: ranks compute on CPUs */
     double network_bytes_s; /* bandwidth of a host's network; 0: 100 Gbit/s */

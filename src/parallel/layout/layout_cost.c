@@ -53,14 +53,12 @@ uint64_t layout_adapter_bytes(const struct layout *l, uint32_t pp,
 }
 
 /* Returns which part of lead_bytes counts on a rank. Where the budget is an even part of a host's
- * memory, the ranks of the lead's host share them; which host that is, is not known here. */
+ * memory, the ranks of the lead's host share them: these are the first ranks (order_ranks in
+ * layout_choose.c). */
 static uint64_t lead_part(const struct layout_budget *b, const struct topo *t, uint32_t rank)
 {
-    uint32_t n = t->ranks[0].n_local_ranks;
-    if (b->rank_bytes > 0) return rank == 0 ? b->lead_bytes : 0;
-    for (uint32_t r = 1; r < t->n_ranks; r++)
-        if (t->ranks[r].n_local_ranks < n) n = t->ranks[r].n_local_ranks;
-    return (b->lead_bytes + n - 1) / n;
+    const uint32_t n_sharers = b->rank_bytes > 0 ? 1 : t->ranks[0].n_local_ranks;
+    return rank < n_sharers ? (b->lead_bytes + n_sharers - 1) / n_sharers : 0;
 }
 
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
