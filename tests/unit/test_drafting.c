@@ -462,9 +462,9 @@ static void no_draft_model_changes_a_byte(void)
     tokenizer_destroy(&t);
 }
 
-/* Answers a text of 60 tokens with a draft model that gives none; the number of tokens that it
- * takes is `context`. */
-static void run_in_vain(struct giver *g, uint32_t context)
+/* Answers a text of n_tokens with a draft model that gives none; the number of tokens that it takes
+ * is `context`. */
+static void run_in_vain(struct giver *g, uint32_t context, int n_tokens)
 {
     struct tokenizer *t = util_byte_tokenizer();
     struct serve_summary summary = {0};
@@ -472,7 +472,9 @@ static void run_in_vain(struct giver *g, uint32_t context)
     struct strbuf lines, out;
     strbuf_init(&lines);
     strbuf_init(&out);
-    strbuf_puts(&lines, "{\"prompt\":\"words\",\"max_tokens\":60,\"ignore_eos\":true}\n");
+    strbuf_printf(&lines, "{\"prompt\":\"words\",\"max_tokens\":%d,\"ignore_eos\":true}\n",
+                  n_tokens);
+    o.max_model_len = n_tokens + 10;
     o.schedule.n_drafts = 15;
     o.drafts.cost = floats;
     o.drafts.no_repeats = true;
@@ -492,12 +494,46 @@ static void run_in_vain(struct giver *g, uint32_t context)
 static void a_draft_model_is_asked_in_vain_a_few_times(void)
 {
     struct giver without_room = {0}, late = {.is_late = true}, short_context = {.is_late = true};
-    run_in_vain(&without_room, 4096);
+    run_in_vain(&without_room, 4096, 60);
     CU_ASSERT(without_room.n_asks > 0 && without_room.n_asks < 8);
-    run_in_vain(&late, 4096);
+    run_in_vain(&late, 4096, 60);
     CU_ASSERT(late.n_asks > 40);
-    run_in_vain(&short_context, 30);
+    run_in_vain(&short_context, 30, 60);
     CU_ASSERT(short_context.n_asks > 0 && short_context.most_tokens <= 30);
+}
+
+/* A draft model that was of no use is asked again, but seldom. */
+static void a_draft_model_is_asked_again_after_a_while(void)
+{
+    struct giver first = {0}, all = {0};
+    run_in_vain(&first, 4096, 60);
+    run_in_vain(&all, 4096, 900);
+    CU_ASSERT(all.n_asks > first.n_asks + 3 && all.n_asks < first.n_asks + 30);
+}
+
+/* The odds of a text rise with the tokens that it gains, and end where they began. */
+static void odds_recover_with_the_tokens(void)
+{
+    struct drafting d = {0}, at_once;
+    drafting_recover_predicted(&d, 5000);
+    CU_ASSERT_EQUAL(d.n_predicted, 0);
+    const float first = drafting_predicted_odds(&d);
+    for (int i = 0; i < 9; i++) drafting_learn_predicted(&d, false);
+    const float low = d.predicted_odds;
+    CU_ASSERT(low < 0.3f);
+    at_once = d;
+    for (size_t n = 5000; n < 5128; n++) drafting_recover_predicted(&d, n + 1);
+    drafting_recover_predicted(&at_once, 5128);
+    CU_ASSERT(d.predicted_odds > low + 0.04f && d.predicted_odds < low + 0.1f);
+    CU_ASSERT_DOUBLE_EQUAL(at_once.predicted_odds, d.predicted_odds, 1e-4);
+    drafting_recover_predicted(&d, 5128);
+    CU_ASSERT_DOUBLE_EQUAL(at_once.predicted_odds, d.predicted_odds, 1e-4);
+    drafting_recover_predicted(&d, 50000);
+    CU_ASSERT_EQUAL(d.predicted_odds, first);
+    for (int i = 0; i < 30; i++) drafting_learn_predicted(&d, true);
+    const float high = d.predicted_odds;
+    drafting_recover_predicted(&d, 100000);
+    CU_ASSERT(high > first && d.predicted_odds == high);
 }
 
 /* Drafts that got no row are compared with the token; without one nothing is learned. */
@@ -554,6 +590,9 @@ void suite_drafting(CU_pSuite suite)
     CU_add_test(suite, "no draft model changes a byte", no_draft_model_changes_a_byte);
     CU_add_test(suite, "a draft model is asked in vain a few times",
                 a_draft_model_is_asked_in_vain_a_few_times);
+    CU_add_test(suite, "a draft model is asked again after a while",
+                a_draft_model_is_asked_again_after_a_while);
+    CU_add_test(suite, "odds recover with the tokens", odds_recover_with_the_tokens);
     CU_add_test(suite, "a draft without a row is no wrong one",
                 a_draft_without_a_row_is_no_wrong_one);
     CU_add_test(suite, "odds recover while none is asked", odds_recover_while_none_is_asked);

@@ -222,3 +222,13 @@ void drafting_learn_predicted(struct drafting *d, bool is_right)
     d->predicted_odds = odds + weight * ((is_right ? 1.0f : 0.0f) - odds);
     if (FIRST_WEIGHT + d->n_predicted >= MOST_WEIGHT) d->n_predicted--;
 }
+
+void drafting_recover_predicted(struct drafting *d, size_t n)
+{
+    static const float recovery = 1.0f / 2048;
+    if (d->n_predicted > 0 && d->predicted_odds < first_predicted) {
+        d->predicted_odds += recovery * (float)(n - d->recovered_at);
+        if (d->predicted_odds > first_predicted) d->predicted_odds = first_predicted;
+    }
+    d->recovered_at = n;
+}

@@ -36,6 +36,7 @@ struct drafting {
     float predicted_odds; /* probability that a guess of the prediction layer, or a draft of the
                              draft model, is right */
     uint8_t n_predicted;  /* trials on which predicted_odds rests; limited like n_tried */
+    size_t recovered_at;  /* length of the text when predicted_odds last recovered */
 };
 
 /* How the time of a step depends on its rows. The unit of time is a step of one row. All zeros:
@@ -119,6 +120,11 @@ double drafting_usual_ns(double so_far, double ns);
 /* Local. Updates predicted_odds with the outcome of one guess: whether it equals the sampled token.
  * This can be known even if no row of the step checked the guess. */
 void drafting_learn_predicted(struct drafting *d, bool is_right);
+
+/* Local. Raises predicted_odds a little for each token that the text, now of n tokens, has gained
+ * since the last call, at most to the probability before the first trial. So a draft model whose
+ * drafts were wrong is tried again after a while. */
+void drafting_recover_predicted(struct drafting *d, size_t n);
 
 /* Local. Updates odds: the first n_tried drafts from drafting_look were compared with the sampled
  * tokens, and the first n_right of them were equal. The first draft can be compared even if no row

@@ -45,6 +45,7 @@ static struct status may_ask(const struct scheduler *s, const struct drafting_st
     *may = q->may_draft && q->r->n_tokens <= s->o.draft_model.context;
     if (!*may || !weighs_cost(step)) return status_ok();
     if (!s->o.no_repeats) TRY(drafting_look(&q->drafting, q->r->tokens, q->r->n_tokens));
+    drafting_recover_predicted(&q->drafting, q->r->n_tokens);
     const float odds = odds_of_model(s, q);
     *may = odds >= least_model_odds && odds > drafting_odds(&q->drafting);
     return status_ok();
@@ -140,7 +141,7 @@ static void choose_asks(struct scheduler *s, const struct drafting_step *step, i
 }
 
 /* Takes the proposals: each sequence's n_proposed. A sequence for which the draft model has no room
- * or no token counts as one with a wrong draft, so that it is asked in vain only a few times. */
+ * or no token counts as one with a wrong draft, so that it is seldom asked in vain. */
 static void take_proposals(struct scheduler *s, struct drafting_step *step)
 {
     for (size_t i = 0; i < s->model_asks.n; i++) {
