@@ -106,7 +106,8 @@ static uint64_t rate(uint64_t n_bytes, uint64_t ns)
 struct status engine_report_moves(struct engine *e, const struct batch *b)
 {
     if (b->ask == NULL) return status_ok();
-    const uint64_t from = (uint64_t)b->ask->slot, n = PLAN_MOVED_READS + e->moves.n_reads - from;
+    const uint64_t from = plan_move_from(b->ask);
+    const uint64_t n = PLAN_MOVED_READS + e->moves.n_reads - from;
     comm_wait(e->o.comm, &e->moves.moved_send);
     if (n > e->moves.moved_capacity) {
         TRY(mem_grow(&e->moves.moved, 0, 2 * n, sizeof *e->moves.moved, "engine"));

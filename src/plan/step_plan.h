@@ -42,15 +42,21 @@ enum plan_move_kind {
     PLAN_MOVE_IN,  /* read the slot into the block, during this and later steps */
     PLAN_MOVE_PUT, /* copy the block to the prefix store, under its key */
     PLAN_MOVE_GET, /* read the block from the prefix store, as PLAN_MOVE_IN does */
-    PLAN_MOVE_ASK  /* after the step, report the replica's reads from read number `slot` on; if
-                      `block` is 1, wait until all of them have ended */
+    PLAN_MOVE_ASK  /* after the step, report the replica's reads from read number
+                      plan_move_from on; if `block` is 1, wait until all of them have ended */
 };
 
 struct plan_move {
     int32_t kind, replica;
     int32_t block, slot;
-    uint32_t key[4]; /* in the prefix store, low word first */
+    uint32_t key[4]; /* in the prefix store, low word first; of PLAN_MOVE_ASK: a read number */
 };
+
+/* Local. Returns the number of the first read that a PLAN_MOVE_ASK asks for. */
+static inline uint64_t plan_move_from(const struct plan_move *m)
+{
+    return (uint64_t)m->key[1] << 32 | m->key[0];
+}
 
 /* The results that the last stage computes from a sequence's rows: bits of plan_seq.want. */
 enum plan_want {

@@ -42,7 +42,7 @@ static void windows_change_no_result(void)
 }
 
 /* Blocks go to disk and come back, some late, some not at all: in pools of every kind, with windows
- * and without. */
+ * and without, in short jobs and after billions of reads. */
 static void blocks_on_disk_change_no_result(void)
 {
     uint64_t n_bad = 0, n_moved = 0, n_failed = 0, n_fewer = 0;
@@ -51,6 +51,7 @@ static void blocks_on_disk_change_no_result(void)
         const struct outcome without = scenario_run(&c);
         uint64_t x = i + 77;
         c.o.n_tier_slots = (int32_t)fake_between(&x, 1, i % 4 == 0 ? 6 : 400);
+        c.n_reads = i % 5 > 0 ? 0 : i % 2 ? INT32_MAX - 2 : UINT64_C(1) << 40;
         const struct outcome o = scenario_run(&c);
         n_bad += !scenario_went_well(&c, &o);
         n_moved += o.n_back > 0;

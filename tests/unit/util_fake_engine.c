@@ -408,7 +408,7 @@ static void report_reads(struct fake_engine *e, const struct plan_move *m,
                          struct step_result *result)
 {
     static uint64_t moved[PLAN_MOVED_READS + FAKE_READS];
-    const uint64_t from = (uint64_t)m->slot, n = e->n_reads[m->replica];
+    const uint64_t from = plan_move_from(m), n = e->n_reads[m->replica];
     if (m->block != 0 || mix(e->chance++, 6) % 2 == 0) end_reads(e, m->replica, n);
     moved[PLAN_MOVED_FROM] = from;
     moved[PLAN_MOVED_N_ENDED] = e->n_reads_ended[m->replica];

@@ -283,6 +283,15 @@ static bool holding_is_sound(const struct scheduler *s)
     return sound;
 }
 
+/* Lets a run begin as if n reads of blocks on disk had ended in each replica. */
+static void count_reads(struct scheduler *s, struct fake_engine *e, uint64_t n)
+{
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        s->replicas[i].n_reads = s->replicas[i].n_reads_ended = n;
+        e->n_reads[i] = e->n_reads_ended[i] = n;
+    }
+}
+
 /* The lead's loop: n_groups plans in flight, executed in order. */
 struct outcome scenario_run(struct scenario *c)
 {
@@ -301,6 +310,7 @@ struct outcome scenario_run(struct scenario *c)
     engine.step_tokens = c->o.flags.step_tokens;
     if (c->o.n_tier_slots > 0) fake_engine_add_tier(&engine, c->o.n_tier_slots);
     if (plan_tables_count(&c->o.tables) > 0) engine.tables = c->o.tables;
+    count_reads(s, &engine, c->n_reads);
     engine.max_batch = c->o.flags.max_batch;
     engine.shares = c->o.flags.prefix_cache;
     if (c->bad_token > 0) engine.bad_token = c->bad_token;

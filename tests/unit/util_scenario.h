@@ -24,6 +24,7 @@ struct scenario {
                                            prompt; 0: never */
     int32_t cancels;                    /* a request is cancelled in one of this many steps; 0:
                                            never */
+    uint64_t n_reads; /* reads of blocks on disk before the run, in each replica */
     uint64_t seed;
 };
 

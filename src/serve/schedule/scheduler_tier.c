@@ -346,10 +346,8 @@ struct status scheduler_tier_ask(struct scheduler *s)
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         const struct replica *replica = &s->replicas[i];
         if (replica->n_reads == replica->n_reads_ended) continue;
-        const struct plan_move move = {.kind = PLAN_MOVE_ASK,
-                                       .replica = i,
-                                       .block = !in_flight,
-                                       .slot = (int32_t)replica->n_reads_ended};
+        struct plan_move move = {.kind = PLAN_MOVE_ASK, .replica = i, .block = !in_flight};
+        set_key(&move, (const uint64_t[2]){replica->n_reads_ended});
         TRY(step_plan_add_move(s->plan, &move));
     }
     return status_ok();
