@@ -2,6 +2,7 @@
  */
 #include "serve/journal/id_set.h"
 
+#include "base/mem.h"
 #include "util_serve.h"
 
 #include <CUnit/CUnit.h>
@@ -94,6 +95,31 @@ static void a_full_disk_loses_no_ids(void)
     util_file_remove(path);
 }
 
+/* If memory is missing when ids move to the file, all are found as before, and may move later. */
+static void missing_memory_loses_no_ids(void)
+{
+    enum { N_FULL = 196608 }; /* the next id moves these */
+    struct id_set s = {0};
+    char path[UTIL_PATH_MAX];
+    bool fresh = false, passed = false;
+    util_file_create(path, "", 0);
+    id_set_spill_beside(&s, path);
+    CU_ASSERT_EQUAL(add(&s, 0, N_FULL, 1, true), 0);
+    CU_ASSERT_PTR_NULL(s.spill);
+    for (uint64_t n = 1; n < 30 && !passed; n++) {
+        (void)mem_fail_after(n);
+        const struct status st = id_set_add(&s, "new", 3, &fresh);
+        passed = mem_fail_after(0) < n;
+        CU_ASSERT_EQUAL(st.code, passed ? STATUS_OK : STATUS_MEMORY);
+        CU_ASSERT_EQUAL(add(&s, 0, N_FULL, 37, false), 0);
+    }
+    CU_ASSERT(passed && fresh);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(s.spill);
+    CU_ASSERT_EQUAL(s.spill->n_runs, 1);
+    id_set_fini(&s);
+    util_file_remove(path);
+}
+
 static void pages_and_runs_of_any_size_are_searched(void)
 {
     char path[UTIL_PATH_MAX];
@@ -134,6 +160,7 @@ void suite_id_spill(CU_pSuite suite)
     CU_add_test(suite, "ids on disk are known", ids_on_disk_are_known);
     CU_add_test(suite, "without a file ids stay in memory", without_a_file_ids_stay_in_memory);
     CU_add_test(suite, "a full disk loses no ids", a_full_disk_loses_no_ids);
+    CU_add_test(suite, "missing memory loses no ids", missing_memory_loses_no_ids);
     CU_add_test(suite, "pages and runs of any size are searched",
                 pages_and_runs_of_any_size_are_searched);
 }

@@ -53,29 +53,37 @@ void id_set_spill_beside(struct id_set *s, const char *path)
     s->spill_path = path;
 }
 
-/* Moves the table's ids to its first slots. Only id_set_grow may use the table afterwards. */
-static void gather(struct id_set *s)
+/* Sets *out to the table's n ids; the caller frees them. Errors: STATUS_MEMORY. */
+static struct status gather(const struct id_set *s, struct id_hash **out)
 {
     size_t n = 0;
-    for (size_t i = 0; i < s->n_slots; i++) {
-        const struct id_hash h = s->slots[i];
-        s->slots[i] = ID_HASH_NONE;
-        if (!is_free(h)) s->slots[n++] = h;
-    }
+    TRY(mem_alloc(out, s->n, sizeof **out, "set of custom_ids"));
+    for (size_t i = 0; i < s->n_slots; i++)
+        if (!is_free(s->slots[i])) (*out)[n++] = s->slots[i];
+    return status_ok();
 }
 
-/* Moves the table's ids to the file. */
+static struct status make_file(struct id_set *s)
+{
+    if (s->spill != NULL) return status_ok();
+    TRY(mem_alloc(&s->spill, 1, sizeof *s->spill, "set of custom_ids"));
+    const struct status st = id_spill_init(s->spill, s->spill_path);
+    if (status_failed(&st)) mem_free(&s->spill);
+    return st;
+}
+
+/* Moves the table's ids to the file. After an error they are in the table as before. */
 static struct status spill(struct id_set *s)
 {
-    if (s->spill == NULL) {
-        TRY(mem_alloc(&s->spill, 1, sizeof *s->spill, "set of custom_ids"));
-        TRY(id_spill_init(s->spill, s->spill_path));
-    }
-    gather(s);
-    TRY(id_spill_add(s->spill, s->slots, s->n));
+    struct id_hash *ids = NULL;
+    TRY(make_file(s));
+    TRY(gather(s, &ids));
+    const struct status st = id_spill_add(s->spill, ids, s->n);
+    mem_free(&ids);
+    if (status_failed(&st)) return st;
     memset(s->slots, 0, s->n_slots * sizeof *s->slots);
     s->n = 0;
-    return status_ok();
+    return st;
 }
 
 /* Makes room for one more id: grows the table, or, if it has reached its limit, moves its ids to
