@@ -349,7 +349,10 @@ class ServeTest:
         expect(status == 400, f"{status} {data}")
         expect(server.metric("generation_tokens_total") > 0, "no tokens are counted")
         expect(server.metric("request_success_total", ',finished_reason="length"') > 0, "no ends")
-        expect(server.metric("time_to_first_token_seconds_bucket", ',le="\\+Inf"') > 0, "no times")
+        names = ["request_queue_time", "request_prefill_time", "time_to_first_token", "e2e_request_latency"]
+        times = {name: server.metric(f"{name}_seconds_sum") for name in names}
+        expect(all(server.metric(f"{name}_seconds_count") > 0 for name in names), f"no times: {times}")
+        expect(times["time_to_first_token"] > times["request_prefill_time"], f"{times}")
 
     def bad_calls_are_refused(self, server):
         good = CALLS[0][1]

@@ -237,8 +237,12 @@ static void measurements_are_samples_with_labels(void)
     const struct http_ends ends = {.n_stop = 5, .n_gone = 2};
     struct strbuf out;
     strbuf_init(&out);
-    for (int i = 0; i < 10; i++) latency_add(&s.ttft, 3000000);
-    latency_add(&s.ttft, 400000000);
+    for (int i = 0; i < 10; i++) latency_add(&s.since_arrival.ttft, 3000000);
+    latency_add(&s.since_arrival.ttft, 400000000);
+    latency_add(&s.since_arrival.queue, 2000000000);
+    latency_add(&s.since_arrival.e2e, 3000000000);
+    latency_add(&s.ttft, 500000000);
+    latency_add(&s.e2e, 1000000000);
     http_metrics(&s, &load, &ends, "a\"b", &out);
     CU_ASSERT_PTR_NOT_NULL(
         strstr(out.data, "shoal:num_requests_running{model_name=\"a\\\"b\"} 3\n"));
@@ -254,6 +258,12 @@ static void measurements_are_samples_with_labels(void)
     CU_ASSERT_PTR_NOT_NULL(
         strstr(out.data,
                "shoal:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"+Inf\"} 11\n"));
+    static const char *const sums[] = {
+        "request_queue_time_seconds_sum{model_name=\"a\\\"b\"} 2\n",
+        "request_prefill_time_seconds_sum{model_name=\"a\\\"b\"} 0.5\n",
+        "request_inference_time_seconds_sum{model_name=\"a\\\"b\"} 1\n",
+        "e2e_request_latency_seconds_sum{model_name=\"a\\\"b\"} 3\n"};
+    for (int i = 0; i < 4; i++) CU_ASSERT_PTR_NOT_NULL(strstr(out.data, sums[i]));
     strbuf_fini(&out);
 }
 

@@ -34,6 +34,8 @@ struct bench {
     pthread_t lead;
     atomic_bool ends;
     atomic_int n_taken, n_gone, n_wrong;
+    uint64_t began_ns;
+    atomic_int n_untimely; /* calls whose arrival is not between began_ns and their taking */
 };
 
 /* ---- the lead: answers with the body, whole or in pieces ---- */
@@ -93,6 +95,9 @@ static void *lead(void *user)
         struct exchange *x = http_server_take(b->server, WAIT_NS);
         end_gone(b);
         if (x == NULL) continue;
+        const uint64_t arrived_ns = exchange_arrived_ns(x);
+        if (arrived_ns < b->began_ns || arrived_ns > clock_ns())
+            atomic_fetch_add(&b->n_untimely, 1);
         size_t n;
         const char *body = exchange_body(x, &n);
         atomic_fetch_add(&b->n_taken, 1);
@@ -109,7 +114,7 @@ static void *lead(void *user)
 static void start(struct bench *b, const struct http_flags *more)
 {
     struct http_flags f = *more;
-    *b = (struct bench){.port = 0};
+    *b = (struct bench){.began_ns = clock_ns()};
     f.host = "127.0.0.1";
     f.max_body_bytes = BODY_MAX;
     f.timeout_s = 60;
@@ -126,6 +131,7 @@ static void stop(struct bench *b)
 {
     atomic_store(&b->ends, true);
     pthread_join(b->lead, NULL);
+    CU_ASSERT_EQUAL(atomic_load(&b->n_untimely), 0);
     http_server_destroy(&b->server);
 }
 

@@ -114,6 +114,10 @@ static void a_slow_pipe_does_not_hold_up_what_runs(void)
     CU_ASSERT_EQUAL(summary.n_rows, 2);
     CU_ASSERT_EQUAL(summary.ttft.n, 2);
     CU_ASSERT_EQUAL(summary.tpot.n, 1);
+    const struct arrival_latencies *a = &summary.since_arrival;
+    CU_ASSERT(a->queue.n == 2 && a->ttft.n == 2 && a->e2e.n == 2);
+    CU_ASSERT_EQUAL(a->ttft.sum_ns, a->queue.sum_ns + summary.ttft.sum_ns);
+    CU_ASSERT_EQUAL(a->e2e.sum_ns, a->queue.sum_ns + summary.e2e.sum_ns);
     fake_engine_fini(&engine);
     step_result_fini(&result);
     step_plan_fini(&plan);

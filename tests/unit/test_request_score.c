@@ -123,11 +123,13 @@ static void each_prompt_has_n_answers(void)
     CU_ASSERT_PTR_NULL_FATAL(r->error.code);
     CU_ASSERT_EQUAL(r->ask->n_choices, 4);
     CU_ASSERT_EQUAL(r->n_prompt, 5);
+    r->arrived_ns = 7;
     for (uint32_t i = 0; i < 4; i++) {
         struct request *c = NULL;
         const struct status st = request_create_choice(r, i, &c);
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
         CU_ASSERT_EQUAL(c->n_prompt, i < 2 ? 2 : 3);
+        CU_ASSERT_EQUAL(c->arrived_ns, 7);
         CU_ASSERT_EQUAL(c->tokens[0], i < 2 ? 'a' : 'c');
         CU_ASSERT_EQUAL(c->ask->n_prompt_logprobs, i % 2 == 0 ? 1 : -1);
         CU_ASSERT_EQUAL(c->logprobs.scores != NULL, i % 2 == 0);

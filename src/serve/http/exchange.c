@@ -51,6 +51,7 @@ void exchange_post(struct exchange *x)
 {
     struct http_server *s = x->server;
     x->is_posted = true;
+    x->arrived_ns = clock_ns();
     x->next = s->first;
     if (s->first != NULL) s->first->prev = x;
     s->first = x;
@@ -180,6 +181,11 @@ const char *exchange_body(const struct exchange *x, size_t *n)
 {
     *n = x->body.n;
     return x->body.n > 0 ? x->body.data : "";
+}
+
+uint64_t exchange_arrived_ns(const struct exchange *x)
+{
+    return x->arrived_ns;
 }
 
 void exchange_forget_body(struct exchange *x)

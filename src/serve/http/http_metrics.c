@@ -68,6 +68,24 @@ static void add_ends(const struct samples *s, const struct http_ends *e)
     add_sample(s, name, "", ",finished_reason=\"error\"", (double)e->n_error);
 }
 
+static void add_times(const struct samples *s, const struct serve_summary *m)
+{
+    const struct arrival_latencies *a = &m->since_arrival;
+    add_histogram(s, "request_queue_time_seconds",
+                  "From the arrival of a request to the plan of its first step.", &a->queue);
+    add_histogram(s, "request_prefill_time_seconds",
+                  "From the plan of a request's first step to its first token.", &m->ttft);
+    add_histogram(s, "request_inference_time_seconds",
+                  "From the plan of a request's first step to its end.", &m->e2e);
+    add_histogram(s, "time_to_first_token_seconds",
+                  "From the arrival of a request to its first token.", &a->ttft);
+    add_histogram(s, "inter_token_latency_seconds", "Between two tokens of a request.", &m->itl);
+    add_histogram(s, "request_time_per_output_token_seconds",
+                  "Mean time of a request's tokens after the first.", &m->tpot);
+    add_histogram(s, "e2e_request_latency_seconds", "From the arrival of a request to its end.",
+                  &a->e2e);
+}
+
 void http_metrics(const struct serve_summary *m, const struct scheduler_load *load,
                   const struct http_ends *ends, const char *model_name, struct strbuf *out)
 {
@@ -89,11 +107,5 @@ void http_metrics(const struct serve_summary *m, const struct scheduler_load *lo
     add_one(&s, "result_cache_hits_total", "counter",
             "Requests answered with the tokens of an equal request.", (double)m->n_result_hits);
     add_ends(&s, ends);
-    add_histogram(&s, "time_to_first_token_seconds",
-                  "From the first step of a request to its first token.", &m->ttft);
-    add_histogram(&s, "inter_token_latency_seconds", "Between two tokens of a request.", &m->itl);
-    add_histogram(&s, "request_time_per_output_token_seconds",
-                  "Mean time of a request's tokens after the first.", &m->tpot);
-    add_histogram(&s, "e2e_request_latency_seconds", "From a request's first step to its end.",
-                  &m->e2e);
+    add_times(&s, m);
 }

@@ -207,6 +207,7 @@ static struct status take_call_request(struct http_port *p, struct lead *l, stru
     call.body = exchange_body(x, &call.n_body);
     TRY(request_create_call(lead_rules(l), &call, &r));
     exchange_forget_body(x);
+    r->arrived_ns = exchange_arrived_ns(x);
     const size_t cost_bytes = request_cost_bytes(r, lead_rules(l));
     if (p->n_running > 0 && p->cost_bytes + cost_bytes > REQUESTS_BYTES_MAX) {
         request_destroy(&r);

@@ -65,6 +65,7 @@ const char *exchange_id(const struct exchange *x);
 const char *exchange_item(const struct exchange *x);         /* the item of the path (http_route) */
 const char *exchange_content_type(const struct exchange *x); /* "": none, or 256 bytes or more */
 const char *exchange_body(const struct exchange *x, size_t *n);
+uint64_t exchange_arrived_ns(const struct exchange *x); /* clock_ns() when its body was complete */
 
 /* Frees the body; call it once the body has been read. */
 void exchange_forget_body(struct exchange *x);

@@ -20,6 +20,7 @@ struct exchange {
     enum http_endpoint endpoint;
     char id[HTTP_ID_MAX], item[HTTP_ITEM_MAX], content_type[HTTP_TYPE_MAX];
     struct strbuf body;
+    uint64_t arrived_ns;      /* when it was posted */
     uint64_t n_received;      /* bytes of the body so far */
     enum http_status refusal; /* HTTP_OK: not refused; otherwise further bytes of the body are
                                  dropped */

@@ -314,6 +314,8 @@ struct request {
     /* the state */
     enum request_finish finish;
     struct request_error error;
+    uint64_t arrived_ns; /* when its call arrived; without a call, when it was submitted to the
+                            scheduler */
     uint64_t first_token_ns, last_token_ns; /* when these tokens were taken; 0: not yet */
     size_t n_resumed;   /* sampled tokens that came from the journal or the result cache */
     size_t n_saved;     /* sampled tokens that the journal already has; for a beam search, steps */

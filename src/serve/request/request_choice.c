@@ -67,7 +67,9 @@ struct status request_create_choice(struct request *r, uint32_t choice, struct r
     ask.n_choices = 1;
     ask.beam = (struct request_beam){.width = 0};
     if (choice % (uint32_t)request_n_each(r) > 0) ask.n_prompt_logprobs = ask.n_prompt_tops = -1;
-    return request_create_variant(r, choice, &ask, out);
+    TRY(request_create_variant(r, choice, &ask, out));
+    (*out)->arrived_ns = r->arrived_ns;
+    return status_ok();
 }
 
 struct request_span request_hidden_span(const struct request *r, const struct request_rules *rules)

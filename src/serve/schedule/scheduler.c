@@ -138,7 +138,9 @@ struct status scheduler_submit(struct scheduler *s, struct request *r)
     q->slot = -1;
     s->n_streams += r->ask->streams;
     *(request_runs_last(r) ? &s->n_last : &s->n_others) += 1;
-    if (!request_runs_last(r)) s->came_ns = clock_ns();
+    const uint64_t now = clock_ns();
+    if (!request_runs_last(r)) s->came_ns = now;
+    if (r->arrived_ns == 0) r->arrived_ns = now;
     sequence_list_put_from_tail(&s->waiting, q);
     return st;
 }

@@ -27,8 +27,11 @@ static void scheduler_commit_finish(struct scheduler *s, struct sequence *q)
     *(request_runs_last(q->r) ? &s->n_last : &s->n_others) -= 1;
     sequence_list_put(&s->finished, q, NULL);
     const size_t n_generated = q->r->n_tokens - q->r->n_prompt - q->r->n_resumed;
-    if (q->r->error.code == NULL) latency_add(&s->stats->e2e, clock_ns() - q->first_plan_ns);
-    if (n_generated > 1 && q->r->error.code == NULL) {
+    if (q->r->error.code != NULL) return;
+    const uint64_t now = clock_ns();
+    latency_add(&s->stats->e2e, now - q->first_plan_ns);
+    latency_add(&s->stats->since_arrival.e2e, now - q->r->arrived_ns);
+    if (n_generated > 1) {
         latency_add(&s->stats->tpot,
                     (q->r->last_token_ns - q->r->first_token_ns) / (uint64_t)(n_generated - 1));
     }
@@ -81,6 +84,7 @@ static struct status take_token(struct scheduler *s, struct sequence *q, int32_t
     if (q->r->first_token_ns == 0) {
         q->r->first_token_ns = now;
         latency_add(&s->stats->ttft, now - q->first_plan_ns);
+        latency_add(&s->stats->since_arrival.ttft, now - q->r->arrived_ns);
     } else {
         latency_add(&s->stats->itl, now - q->r->last_token_ns);
     }

@@ -166,7 +166,10 @@ static struct status emit_sequence(struct scheduler *s, struct step_plan *plan, 
     if (q->n_drafts > 0) TRY(emit_drafts(s, plan, q));
     q->pos0 = q->n_computed;
     q->in_flight = true;
-    if (q->first_plan_ns == 0) q->first_plan_ns = clock_ns();
+    if (q->first_plan_ns == 0) {
+        q->first_plan_ns = clock_ns();
+        latency_add(&s->stats->since_arrival.queue, q->first_plan_ns - q->r->arrived_ns);
+    }
     return status_ok();
 }
 

@@ -21,6 +21,14 @@ struct model_drafts {
     uint64_t ns;         /* time that it took */
 };
 
+/* Latencies that a server reports. They begin when a call arrives; for requests without a call,
+ * when they are submitted to the scheduler. */
+struct arrival_latencies {
+    struct latency queue; /* to the plan of a request's first step */
+    struct latency ttft;  /* to the commit of its first token */
+    struct latency e2e;   /* to its end */
+};
+
 struct serve_summary {
     uint64_t n_rows; /* result lines written, including error rows */
     uint64_t n_error_rows;
@@ -65,9 +73,10 @@ struct serve_summary {
     struct latency tpot;      /* time per output token after the first, one sample per request */
     struct latency itl;       /* between two tokens of a request, one sample per token */
     struct latency e2e;       /* from the plan of a request's first step to its end */
-    uint64_t n_scored;        /* score: tokens with a log-probability */
-    double sum_logprob;       /* score: summed per request, then over requests in input order */
-    double perplexity;        /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
+    struct arrival_latencies since_arrival;
+    uint64_t n_scored;  /* score: tokens with a log-probability */
+    double sum_logprob; /* score: summed per request, then over requests in input order */
+    double perplexity;  /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
 };
 
 /* Local. Returns n_prefix_hit_tokens / (n_prefix_hit_tokens + n_prompt_rows), 0 to 1. */
