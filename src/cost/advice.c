@@ -130,10 +130,21 @@ static void slow_lead(const struct advice_facts *f, struct advice *a)
         100 * f->planning, without(f->planning));
 }
 
+static void slow_draft_model(const struct advice_facts *f, struct advice *a)
+{
+    if (f->pp > 1 || f->drafting < 0.2) return;
+    say(a, without(f->drafting / 2),
+        "the draft model (--draft) computes for %.0f %% of the time, while all ranks wait: one "
+        "that takes half as long (smaller, or of `shoal quantize`) and is as often right would "
+        "give about %.2f times the speed",
+        100 * f->drafting, without(f->drafting / 2));
+}
+
 static void slow_machine(const struct advice_facts *f, struct advice *a)
 {
-    if (f->predicted_s <= 0 || f->measured_s < 1.25 * f->predicted_s) return;
-    const double gain = f->measured_s / f->predicted_s;
+    const double measured_s = f->measured_s * (1 - f->drafting); /* of the predicted parts */
+    if (f->predicted_s <= 0 || measured_s < 1.25 * f->predicted_s) return;
+    const double gain = measured_s / f->predicted_s;
     say(a, gain,
         "the run took %.2f times as long as the node's file says: other work on the hosts, binding "
         "or a slow link; `shoal diagnose` on the same hosts names it, and without it the job would "
@@ -148,7 +159,8 @@ static const struct {
              {"few rows", advise_few_rows},    {"wide weights", wide_weights},
              {"small pool", small_pool},       {"skewed experts", skewed_experts},
              {"idle pipeline", idle_pipeline}, {"uneven replicas", uneven_replicas},
-             {"slow lead", slow_lead},         {"slow machine", slow_machine}};
+             {"slow lead", slow_lead},         {"slow draft model", slow_draft_model},
+             {"slow machine", slow_machine}};
 _Static_assert(sizeof rules / sizeof rules[0] <= ADVICE_MAX, "every rule may speak");
 
 size_t advice_of(const struct advice_facts *f, struct advice out[ADVICE_MAX])

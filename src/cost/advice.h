@@ -13,10 +13,11 @@ struct advice_facts {
     bool has_experts, experts_cross_hosts;
     struct cost predicted; /* time by parts; all zeros: nothing was predicted */
     double predicted_s, measured_s;
-    double communication, waiting, planning; /* measured; waiting: of stages for each other */
-    double rows_of_step;                     /* mean, of a replica */
-    double max_batch;                        /* 0: not given */
-    double weight_bytes;                     /* mean bytes of a weight of experts or FFN */
+    double communication, waiting; /* measured; waiting: of stages for each other */
+    double planning, drafting;     /* of the lead; drafting: with --draft */
+    double rows_of_step;           /* mean, of a replica */
+    double max_batch;              /* 0: not given */
+    double weight_bytes;           /* mean bytes of a weight of experts or FFN */
     double preempted,
         recomputed; /* preemptions per admission; fraction of the rows that were computed again */
     double expert_evenness; /* rows of the busiest rank over the mean; 0: not known */

@@ -130,6 +130,7 @@ static struct advice_facts facts_of(const struct job *j, const struct engine_sta
     const struct moe_traffic moe = job_moe_traffic(l, all);
     const double rows = (double)m->n_prompt_rows + (double)m->n_generated_tokens;
     const double steps = m->n_steps > 0 ? (double)m->n_steps : 1;
+    const double drafting_s = (double)m->model_drafts.ns * 1e-9;
     struct advice_facts f = {
         .tp = l->tp,
         .pp = l->pp,
@@ -140,7 +141,8 @@ static struct advice_facts facts_of(const struct job *j, const struct engine_sta
         .experts_cross_hosts = l->expert_hosts > 1,
         .communication = t.communication_s / elapsed,
         .waiting = t.waiting_s / elapsed,
-        .planning = (double)all[0].plan_ns * 1e-9 / elapsed,
+        .planning = ((double)all[0].plan_ns * 1e-9 - drafting_s) / elapsed,
+        .drafting = drafting_s / elapsed,
         .rows_of_step = rows / steps / l->dp,
         .max_batch = j->o->schedule.max_batch,
         .weight_bytes = mean_weight_bytes(&l->model),

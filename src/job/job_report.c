@@ -179,10 +179,15 @@ static void print_lead(const struct job *j, const struct engine_stats *all)
             collectives = (double)all[r].n_collectives / n;
     }
     const double us = 1e-3 / (double)all[0].n_steps;
+    const double drafting_ns = (double)j->summary->model_drafts.ns;
+    char drafting[64] = "";
+    if (drafting_ns > 0)
+        snprintf(drafting, sizeof drafting, "%.1f us for the draft model, ", drafting_ns * us);
     log_line(LOG_INFO,
-             "lead: %.1f us a step for planning and commits, %.1f us for plans and results; "
+             "lead: %.1f us a step for planning and commits, %s%.1f us for plans and results; "
              "a rank sends at most %.1f messages and calls %.1f collectives a step",
-             (double)all[0].plan_ns * us, (double)all[0].lead_ns * us, sent, collectives);
+             ((double)all[0].plan_ns - drafting_ns) * us, drafting, (double)all[0].lead_ns * us,
+             sent, collectives);
 }
 
 static void print_expert_load(const struct job *j, const int64_t *load)

@@ -75,7 +75,9 @@ class DraftTest:
                                env={"OMP_WAIT_POLICY": "passive"})
         found = json.loads(self.report.read_text())
         says = re.search(r"draft model: \d+ of \d+ tokens right", done.err) is not None
-        expect(says == (found["model_drafts"] > 0), done.err[-2000:])
+        names = re.search(r"lead: [\d.]+ us .*, [\d.]+ us for the draft model", done.err) is not None
+        expect(says == (found["model_drafts"] > 0) and names == (says and ranks > 1), done.err[-2000:])
+        found["advice"] = re.findall(r"advice: (.*)", done.err)
         return self.output.read_bytes(), found
 
     def check(self, name, base, draft, *flags, ranks=0):
@@ -109,6 +111,7 @@ class DraftTest:
         expect(found["model_drafts"] > 500 and found["right_model_drafts"] > 0.98 * found["model_drafts"],
                f"{found['right_model_drafts']} of {found['model_drafts']} right")
         expect(found["steps"] * 4 < off["steps"], f"{found['steps']} steps, {off['steps']} without")
+        expect(any("draft model (--draft) computes for" in text for text in found["advice"]), f"{found['advice']}")
 
     def check_resume(self, base):
         """Killed with a draft model and resumed without one, or with another one: the journal keeps no draft

@@ -115,6 +115,19 @@ static void waiting_is_named(void)
     expect(&f, "slow machine", 2, "shoal diagnose");
 }
 
+/* The draft model's time is no planning. */
+static void drafting_is_named_apart(void)
+{
+    struct advice_facts f = healthy();
+    struct advice all[ADVICE_MAX];
+    f.drafting = 0.4;
+    f.measured_s = 170; /* no slow machine: without drafting the run would be as predicted */
+    expect(&f, "slow draft model", 1.25, "--draft");
+    CU_ASSERT_EQUAL(advice_of(&f, all), 1);
+    f.pp = 2; /* meanwhile the stages compute other groups */
+    CU_ASSERT_EQUAL(advice_of(&f, all), 0);
+}
+
 static void the_largest_gain_is_first(void)
 {
     struct advice_facts f = healthy();
@@ -136,5 +149,6 @@ void suite_advice(CU_pSuite suite)
     CU_add_test(suite, "reading weights", reading_weights_is_named);
     CU_add_test(suite, "memory and experts", memory_and_experts_are_named);
     CU_add_test(suite, "waiting", waiting_is_named);
+    CU_add_test(suite, "drafting", drafting_is_named_apart);
     CU_add_test(suite, "the largest gain first", the_largest_gain_is_first);
 }
