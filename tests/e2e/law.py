@@ -128,11 +128,14 @@ KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8", "glm5-k
 # fp8 weights with int8 activations: made like the quantized models, in as many runs as a family.
 FP8_CODES = {"mixtral-codes": "fp8-g32", "head100-codes": "fp8-g32"}
 QUANTIZED.update(FP8_CODES)
+# The model named before the last dash with a draft model, in as many runs as a family: itself, quantized to this
+# format, so that drafts are right and wrong. Their base run has no drafts.
+DRAFTED = {"demo-draft": "int4"}
 
 
 def source_of(name):
     """The model from which a quantized model is made; for others, the model itself."""
-    return name.rsplit("-", 1)[0] if name in QUANTIZED or name in KV_TYPES else name
+    return name.rsplit("-", 1)[0] if name in QUANTIZED or name in KV_TYPES or name in DRAFTED else name
 
 
 def has_experts(name):
@@ -150,7 +153,7 @@ def has_states(name):
 
 
 FAMILY_DIMENSIONS["model"] = (FAMILIES + list(KV_TYPES) + ["mixtral-int8", "head100-int8", "gemma4-int8", "deepseek-v4-int8"] +
-                              list(FP8_CODES))
+                              list(FP8_CODES) + list(DRAFTED))
 HAS_EXPERTS = {name: has_experts(name) for name in
                DIMENSIONS["model"] + FAMILY_DIMENSIONS["model"]}
 
@@ -169,6 +172,8 @@ def kind_of(name):
     """Models of one kind do the same with their cache between steps, which is what options change."""
     if name in KV_TYPES or name in QUANTIZED:
         return "types"
+    if name in DRAFTED:
+        return "experts"
     if name.endswith("-mtp"):
         return "mtp"
     text = (SOURCES[name] / "config.json").read_text()
@@ -351,8 +356,11 @@ class Law:
         return [name for d in self.dimensions() for name in d["model"]]
 
     def model(self, name):
-        if name in KV_TYPES:
+        if name in KV_TYPES or name in DRAFTED:
             name = source_of(name)
+        return self.work / f"{name}.h5"
+
+    def draft(self, name):
         return self.work / f"{name}.h5"
 
     def load(self, name):
@@ -372,6 +380,8 @@ class Law:
         if name in QUANTIZED:
             self.shoal.must("quantize", self.model(source), self.model(name), "--format",
                             QUANTIZED[name], "--quiet")
+        if name in DRAFTED:
+            self.shoal.must("quantize", self.model(source), self.draft(name), "--format", DRAFTED[name], "--quiet")
         if source == "demo":
             lines = text_lines()
         else:
@@ -385,6 +395,9 @@ class Law:
     def kernels_of(self, row):
         """The kernel set that runs the row on this machine."""
         return cpu.stand_in(row["kernels"], self.sets)
+
+    def has_draft(self, row):
+        return row["model"] in DRAFTED and row["drafts"] != "off"
 
     def run(self, row, tag):
         """Runs a row. Returns its hash, report and rows."""
@@ -406,6 +419,8 @@ class Law:
             argv += ["--expert-memory", 1]
         if row["model"] in KV_TYPES:
             argv += ["--kv-dtype", KV_TYPES[row["model"]]]
+        if self.has_draft(row):
+            argv += ["--draft", self.draft(row["model"])]
         if row["model"] in FP8_CODES:
             argv += ["--fp8-activations", "int8"]
         if row["batch"]:
@@ -446,8 +461,7 @@ class Law:
                           ("result_hits", N_REPEATS * (row["cache"] == "on"))):
             expect(report[key] == want, f"{key} {report[key]}, asked {want}")
         expect(report["chunk"] == row["chunk"] or not row["chunk"], f"chunk {report['chunk']}")
-        may_draft = row["drafts"] != "off" and not has_states(row["model"])
-        expect(report["drafts"] == 0 or may_draft, f"{report['drafts']} drafts")
+        self.check_drafts(row, report)
         peak = report["peak_batch"]
         if row["blocks"] == "plenty":
             n_least = {1: 1, 5: 5, 0: 6}[row["batch"]]
@@ -456,6 +470,18 @@ class Law:
         n, n_replicas = report["preemptions"], asked["dp"]
         expect(n >= n_replicas if row["blocks"] == "tight" else n == 0,
                f"{n} preemptions with {report['kv_blocks']} blocks in {n_replicas} replicas")
+
+    def check_drafts(self, row, report):
+        """A number of drafts takes all of them from the draft model, if there is one; auto takes some where the clock
+        says that they pay.
+        """
+        n, n_model, n_right = report["drafts"], report["model_drafts"], report["right_model_drafts"]
+        may_draft = row["drafts"] != "off" and not has_states(row["model"])
+        expect(n == 0 or may_draft, f"{n} drafts")
+        if self.has_draft(row) and row["drafts"] != "auto":
+            expect(0 < n_right < n_model == n, f"{n} drafts, {n_model} of the draft model, {n_right} of these right")
+        else:
+            expect(n_model <= n * self.has_draft(row), f"{n} drafts, {n_model} of the draft model")
 
     def make_base(self, name):
         """The hash that all other runs must have: one rank, reference kernels, default options."""
