@@ -135,12 +135,19 @@ static struct status no_fit(const struct layout_budget *b, const struct topo *t)
                        (double)t->nodes[0].memory_bytes / gib);
 }
 
+/* Returns the longest context of the job. */
+static uint32_t context_of(const struct plan_options *o, const struct arch *model)
+{
+    return o->job.model.max_model_len > 0 ? o->job.model.max_model_len : model->context;
+}
+
 /* Sets *out to the memory of --draft on rank 0; zeros without it. */
 static struct status plan_draft(const struct plan_options *o, const struct arch *model,
-                                uint32_t context, struct draft_memory *out)
+                                struct draft_memory *out)
 {
     const char *path = o->job.files.draft;
-    const struct draft_limits limits = {context, o->job.model.kv_dtype, o->job.schedule.max_batch};
+    const struct draft_limits limits = {context_of(o, model), o->job.model.kv_dtype,
+                                        o->job.schedule.max_batch};
     struct arch m;
     struct layout_model layout_model;
     *out = (struct draft_memory){0};
@@ -170,7 +177,7 @@ static void report_draft(const char *path, const struct draft_memory *m, struct 
 }
 
 static struct status cmd_plan_report(const struct plan_options *o, struct layout_model *m,
-                                     const struct topo *t)
+                                     const struct draft_memory *draft, const struct topo *t)
 {
     struct layout *layout = NULL;
     uint32_t *order = NULL;
@@ -179,17 +186,16 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
     struct strbuf text;
     strbuf_init(&text);
     const struct layout_flags *flags = &o->job.layout;
-    const uint32_t asked = o->job.model.max_model_len,
-                   context = asked > 0 ? asked : m->arch->context;
+    const uint32_t context = context_of(o, m->arch);
     struct layout_budget budget = {.kv = kv_layout(o->job.model.kv_dtype),
                                    .step_tokens = job_step_tokens(&o->job, m->arch, context),
                                    .min_kv_blocks = (context + 63) / 64,
                                    .n_state_slots =
                                        layout_slots_wanted(m->arch, o->job.schedule.max_batch),
                                    .rank_bytes = plan_rank_bytes(o->job.weights.memory_bytes),
+                                   .lead_bytes = draft_memory_bytes(draft),
                                    .device_bytes = gpu_bytes(&o->flags, t),
                                    .network_bytes_s = flags->network.gbit_s * 1e9 / 8};
-    struct draft_memory draft;
     const struct weights_fit fit = {.place = o->job.weights.place,
                                     .may_stream = o->flags.gpus_per_node == 0,
                                     .step_is_given = flags_is_given(&o->job.given, "step-tokens"),
@@ -197,8 +203,6 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
                                     .flags = flags};
     struct status st;
     bool fits = true;
-    TRY_GOTO(st, plan_draft(o, m->arch, context, &draft), done);
-    budget.lead_bytes = draft_memory_bytes(&draft);
     m->keeps_windows =
         o->flags.gpus_per_node > 0 || context <= m->arch->attn.window || m->arch->encoder;
     TRY_GOTO(st, mem_alloc(&layout, 1, sizeof *layout, "layout"), done);
@@ -211,7 +215,7 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
         layout->expert_places = places;
     }
     TRY_GOTO(st, plan_report(layout, t, order, &budget, &text), done);
-    report_draft(o->job.files.draft, &draft, &text);
+    report_draft(o->job.files.draft, draft, &text);
     if (load != NULL) TRY_GOTO(st, plan_report_experts(layout, load, &text), done);
     TRY_GOTO(st, plan_report_stream(layout, t, order, &budget, o->flags.disk_gb_s * 1e9, &text),
              done);
@@ -264,6 +268,7 @@ static struct status plan_run(const struct plan_options *o, struct config env)
     const struct plan_source source = {f->model, f->dtype, f->format, f->policy};
     struct arch m;
     struct layout_model layout_model;
+    struct draft_memory draft;
     struct topo *topo = NULL;
     TRY(plan_model_read(&source, &m, &layout_model));
     m.headless = m.encoder; /* its jobs give vectors, or scores by a head of their own */
@@ -285,14 +290,16 @@ static struct status plan_run(const struct plan_options *o, struct config env)
     job_bound_context(o->job.model.max_model_len, &m);
     if (o->job.files.nodes == NULL) TRY(check_no_nodes(&o->job));
     if (o->job.files.nodes != NULL) TRY(check_nodes(f));
-    if (o->job.files.nodes != NULL && o->job.files.draft != NULL)
-        return status_make(STATUS_USAGE, "--draft: a forecast (--nodes) knows no draft tokens");
-    if (o->job.files.nodes != NULL)
-        return plan_forecast(&o->forecast, &o->job, env, &layout_model, f->model,
-                             flags_is_given(&o->job.given, "disk") ? f->disk_gb_s * 1e9 : 0);
+    TRY(plan_draft(o, &m, &draft));
+    const bool has_disk = flags_is_given(&o->job.given, "disk");
+    const struct forecast_subject of = {.model = &layout_model,
+                                        .file = f->model,
+                                        .disk_bytes_s = has_disk ? f->disk_gb_s * 1e9 : 0,
+                                        .lead_bytes = draft_memory_bytes(&draft)};
+    if (o->job.files.nodes != NULL) return plan_forecast(&o->forecast, &o->job, env, &of);
     TRY(find_topology(f, &topo));
     warn_of_memory(topo);
-    const struct status st = cmd_plan_report(o, &layout_model, topo);
+    const struct status st = cmd_plan_report(o, &layout_model, &draft, topo);
     topo_destroy(&topo);
     return st;
 }

@@ -37,9 +37,7 @@ struct forecasts {
     const struct forecast_flags *f;
     const struct job_options *job;
     struct config env;
-    struct layout_model *model;
-    const char *file;
-    double disk_bytes_s; /* of --disk; 0: not given */
+    const struct forecast_subject *of;
     struct node node;
     struct layout_estimate estimate;
     struct layout_budget budget;
@@ -118,7 +116,7 @@ static struct status consider_nodes(const struct forecasts *f, struct nodes *n, 
     flags.tp = tp;
     flags.pp = pp;
     const struct status st =
-        layout_choose(f->model, n->topo, &flags, &n->budget, &c->l, n->order, &fits);
+        layout_choose(f->of->model, n->topo, &flags, &n->budget, &c->l, n->order, &fits);
     if (st.code == STATUS_USAGE || (!status_failed(&st) && !fits)) return status_ok();
     TRY(st);
     layout_expect_cuts(n->topo, n->order, &c->l);
@@ -141,11 +139,12 @@ static struct status fit_weights(const struct forecasts *f, struct nodes *n,
                                     .flags = &f->job->layout};
     bool fits;
     n->budget = f->budget;
-    f->model->streams_experts = false;
+    f->of->model->streams_experts = false;
     if (fit.place != WEIGHTS_STREAM && n->budget.rank_bytes == 0) return status_ok();
-    const struct status st = weights_fit_layout(&fit, f->model, &n->budget, &c->l, n->order, &fits);
+    const struct status st =
+        weights_fit_layout(&fit, f->of->model, &n->budget, &c->l, n->order, &fits);
     /* the layout that was asked for may be impossible with this number of ranks */
-    return st.code == STATUS_USAGE && f->model->arch->moe.n_experts > 0 ? status_ok() : st;
+    return st.code == STATUS_USAGE && f->of->model->arch->moe.n_experts > 0 ? status_ok() : st;
 }
 
 static struct status find_best(const struct forecasts *f, struct nodes *n)
@@ -226,17 +225,18 @@ static struct status simulate(const struct forecasts *f, const struct nodes *nod
                               struct serve_summary *sum)
 {
     struct job_options o = *f->job;
-    const size_t n = strlen(f->file);
-    const bool has_file = n < 5 || strcmp(f->file + n - 5, ".json") != 0;
+    const size_t n = strlen(f->of->file);
+    const bool has_file = n < 5 || strcmp(f->of->file + n - 5, ".json") != 0;
     o.mode = LEAD_GENERATE;
-    o.files.model = has_file ? f->file : NULL; /* a config.json: prompts must be token ids */
+    o.files.model = has_file ? f->of->file : NULL; /* a config.json: prompts must be token ids */
     o.files.input = f->f->lines;
     if (f->lines.fd >= 0) o.files.input = (struct flag_list){.values = {f->lines.path}, .n = 1};
     o.files.output = "/dev/null";
     o.files.no_journal = true;
+    o.files.draft = NULL; /* of made-up tokens no draft would be right */
     o.model.max_model_len = f->budget.min_kv_blocks * KV_BLOCK_TOKENS;
-    if (o.model.max_model_len > f->model->arch->context)
-        o.model.max_model_len = f->model->arch->context;
+    if (o.model.max_model_len > f->of->model->arch->context)
+        o.model.max_model_len = f->of->model->arch->context;
     o.layout.dp = c->l.dp;
     o.layout.pp = c->l.pp;
     o.layout.tp = o.layout.ep = 1;
@@ -332,6 +332,9 @@ static struct status print_forecast(const struct forecasts *f)
                   f->lines.n_all, f->lines.n, f->node.host, f->node.cpu, f->node.kernels);
     if (f->n_error_rows > 0)
         strbuf_printf(&s, "%.0f of the simulated lines are error rows\n\n", f->n_error_rows);
+    if (f->of->lead_bytes > 0)
+        strbuf_puts(&s, "the draft model (--draft) is counted with its memory alone: neither its "
+                        "time nor the steps that right draft tokens save are in this forecast\n\n");
     double most = 0; /* sequences at a time */
     const int32_t batch = f->job->schedule.max_batch;
     for (size_t i = 0; i < f->n_rows; i++) {
@@ -375,7 +378,7 @@ static struct status settle(struct forecasts *f)
 {
     const struct job_options *job = f->job;
     const uint32_t asked = job->model.max_model_len,
-                   context = asked > 0 ? asked : f->model->arch->context;
+                   context = asked > 0 ? asked : f->of->model->arch->context;
     if (f->f->lines.n == 0) return status_make(STATUS_USAGE, "--nodes: needs --input IN.jsonl");
     if (strcmp(f->f->lines.values[0], "-") == 0)
         return status_make(STATUS_USAGE,
@@ -392,14 +395,15 @@ static struct status settle(struct forecasts *f)
         f->node.network_bytes_s = network->gbit_s * 1e9 / 8;
         if (network->latency_s > 0) f->node.network_s = network->latency_s;
     }
-    if (f->disk_bytes_s > 0) f->node.disk_bytes_s = f->disk_bytes_s;
+    if (f->of->disk_bytes_s > 0) f->node.disk_bytes_s = f->of->disk_bytes_s;
     f->estimate = (struct layout_estimate){.step_s = cost_reference_s, .user = &f->node};
-    f->model->keeps_windows = context <= f->model->arch->attn.window;
+    f->of->model->keeps_windows = context <= f->of->model->arch->attn.window;
     f->budget = (struct layout_budget){
         .kv = kv_layout(job->model.kv_dtype),
         .step_tokens = (uint32_t)job->schedule.step_tokens,
         .min_kv_blocks = (context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS,
-        .n_state_slots = layout_slots_wanted(f->model->arch, job->schedule.max_batch),
+        .n_state_slots = layout_slots_wanted(f->of->model->arch, job->schedule.max_batch),
+        .lead_bytes = f->of->lead_bytes,
         .network_bytes_s = f->node.network_bytes_s,
         .rank_bytes = plan_rank_bytes(job->weights.memory_bytes),
         .estimate = &f->estimate};
@@ -421,20 +425,17 @@ static struct status check_svg(const struct forecast_flags *flags, const struct 
 }
 
 struct status plan_forecast(const struct forecast_flags *flags, const struct job_options *job,
-                            struct config env, struct layout_model *model, const char *file,
-                            double disk_bytes_s)
+                            struct config env, const struct forecast_subject *of)
 {
     struct forecasts *f = NULL;
     struct job_options settled = *job;
-    TRY(check_svg(flags, job, file));
+    TRY(check_svg(flags, job, of->file));
     if (flags->answer_tokens > 0) settled.sampling.max_tokens = flags->answer_tokens;
     TRY(mem_alloc(&f, 1, sizeof *f, "forecasts"));
     f->f = flags;
     f->job = &settled;
     f->env = env;
-    f->model = model;
-    f->file = file;
-    f->disk_bytes_s = disk_bytes_s;
+    f->of = of;
     f->lines.fd = -1;
     struct status st = settle(f);
     if (!status_failed(&st)) st = run_all(f);

@@ -36,12 +36,17 @@ struct forecast_flags {
 /* Local. Returns roughly the bytes of --memory that the program leaves; 0: no bound. */
 uint64_t plan_rank_bytes(uint64_t memory_bytes);
 
-/* Local. Runs the forecast and prints it on stdout. `model` comes from plan_model_read, which read
- * it from `file`. disk_bytes_s: the speed of a node's disk; 0: as in the node's file. Errors:
- * STATUS_USAGE (no input; nothing fits), STATUS_INPUT, STATUS_IO, STATUS_DRAINED (a signal),
- * STATUS_MEMORY. */
+/* The model of a forecast, and numbers that the node's file does not have. */
+struct forecast_subject {
+    struct layout_model *model; /* as plan_model_read read it from `file` */
+    const char *file;
+    double disk_bytes_s; /* the speed of a node's disk; 0: as in the node's file */
+    uint64_t lead_bytes; /* needed on rank 0 alone, for a draft model */
+};
+
+/* Local. Runs the forecast and prints it on stdout. Errors: STATUS_USAGE (no input; nothing fits),
+ * STATUS_INPUT, STATUS_IO, STATUS_DRAINED (a signal), STATUS_MEMORY. */
 struct status plan_forecast(const struct forecast_flags *flags, const struct job_options *job,
-                            struct config env, struct layout_model *model, const char *file,
-                            double disk_bytes_s);
+                            struct config env, const struct forecast_subject *of);
 
 #endif

@@ -201,6 +201,9 @@ static void print_end(const struct job *j, const struct stub *s, double seconds)
     const struct serve_summary *m = j->summary;
     if (j->o->lead.quiet) return;
     serve_summary_print(m, stderr);
+    if (j->o->files.draft != NULL)
+        log_line(LOG_INFO, "dry run: the draft model (--draft) is left out: of made-up tokens no "
+                           "draft would be right");
     log_line(LOG_INFO,
              "dry run: %llu rows, %llu of them error rows, in %.1f s (%.0f a second); %llu steps "
              "of %.1f rows for dp %u x pp %u; peak memory %.1f MiB",

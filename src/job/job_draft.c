@@ -75,7 +75,8 @@ struct status job_draft_load(struct job *j)
              j->o->files.draft, (double)m->weights_bytes / (1 << 20),
              (double)m->workspace_bytes / (1 << 20), (double)m->kv_bytes / (1 << 20));
     if (j->o->files.nodes != NULL)
-        log_line(LOG_WARN, "--nodes: the forecast counts no draft tokens");
+        log_line(LOG_WARN, "--nodes: the forecast, by which the layout is chosen, leaves out the "
+                           "draft model's time and the steps that right draft tokens save");
     return status_wrap(draft_model_load(j->draft, &host), "--draft %s", j->o->files.draft);
 }
 

@@ -88,8 +88,9 @@ void job_forecast_step(struct job *j, const struct step_plan *plan)
     forecast_step(&f->forecast, (uint32_t)(plan->step % j->layout->pp), plan);
 }
 
-/* Logs the phases, and the parts of the predicted time. */
-static void report_phases(struct job_forecast *f)
+/* Logs the phases, and the parts of the predicted time. drafting_s: the draft model's part of the
+ * measured time, which is not predicted. */
+static void report_phases(struct job_forecast *f, double drafting_s)
 {
     double measured = 0;
     end_phase(f, clock_ns());
@@ -111,6 +112,11 @@ static void report_phases(struct job_forecast *f)
     }
     log_line(LOG_INFO, "forecast: %.2f s predicted, %.2f s measured%s", f->forecast.now_s, measured,
              parts.data != NULL ? parts.data : "");
+    if (drafting_s > 0)
+        log_line(LOG_INFO,
+                 "forecast: %.2f s of the measured time are the draft model's, which is "
+                 "not predicted",
+                 drafting_s);
     strbuf_fini(&parts);
 }
 
@@ -119,6 +125,11 @@ static double mean_weight_bytes(const struct layout_model *m)
 {
     const enum arch_class class = m->arch->moe.n_experts > 0 ? CLASS_EXPERTS : CLASS_FFN;
     return layout_weight_bytes(m, class);
+}
+
+static double drafting_s_of(const struct job *j)
+{
+    return (double)j->summary->model_drafts.ns * 1e-9;
 }
 
 static struct advice_facts facts_of(const struct job *j, const struct engine_stats *all)
@@ -130,7 +141,7 @@ static struct advice_facts facts_of(const struct job *j, const struct engine_sta
     const struct moe_traffic moe = job_moe_traffic(l, all);
     const double rows = (double)m->n_prompt_rows + (double)m->n_generated_tokens;
     const double steps = m->n_steps > 0 ? (double)m->n_steps : 1;
-    const double drafting_s = (double)m->model_drafts.ns * 1e-9;
+    const double drafting_s = drafting_s_of(j);
     struct advice_facts f = {
         .tp = l->tp,
         .pp = l->pp,
@@ -160,7 +171,8 @@ static struct advice_facts facts_of(const struct job *j, const struct engine_sta
 void job_forecast_report(const struct job *j, const struct engine_stats *all)
 {
     struct advice advice[ADVICE_MAX];
-    if (j->forecast != NULL && j->forecast->forecast.n_steps > 0) report_phases(j->forecast);
+    if (j->forecast != NULL && j->forecast->forecast.n_steps > 0)
+        report_phases(j->forecast, drafting_s_of(j));
     if (j->o->serves) return; /* advice is for jobs of lines: a server also waits for calls */
     const struct advice_facts facts = facts_of(j, all);
     const size_t n = advice_of(&facts, advice);

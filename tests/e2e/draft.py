@@ -14,6 +14,7 @@ import struct
 import sys
 from pathlib import Path
 
+from forecast import node
 from program import GOLDENS, Shoal, expect, fresh_folder, main_of, write_lines
 from speculate import DEMO, LAYOUTS, MODEL_LEN, make_lines
 
@@ -167,7 +168,8 @@ class DraftTest:
     def check_dry_run(self):
         """A dry run reads the draft model's file and tokens if it has a model's."""
         dry = ["--dry-run", "--draft"]
-        self.shoal.must(*self.argv("--restart", *dry, DEMO))
+        done = self.shoal.must(*self.argv("--restart", *dry, DEMO))
+        expect("the draft model (--draft) is left out" in done.err, done.err)
         self.refused("token 256: expected ", *dry, self.work / "llama-gqa.h5")
         self.refused("missing.h5", *dry, self.work / "missing.h5", status=3)
 
@@ -225,6 +227,24 @@ class DraftTest:
             done = self.shoal("plan", *flags)
             expect(done.status != 0 and wanted in done.err, f"expected '{wanted}': {done}")
 
+    def check_forecasts(self):
+        """A forecast counts the draft model's memory, and says that it counts nothing else of it."""
+        nodes, lines = self.work / "node.json", self.work / "ids.jsonl"
+        version = re.search(r"\d+\.\d+\.\d+", self.shoal.must("--version").out)[0]
+        nodes.write_text(json.dumps(node(version)))
+        write_lines(lines, [dict(custom_id=f"{i}", prompt_token_ids=[5, 6, 7], max_tokens=9) for i in range(64)])
+        plan = ["plan", "--model", DEMO, "--nodes", nodes, "--input", lines, "--tp", 1, "--pp", 1]
+        alone, both = (self.shoal.must(*plan, *flags) for flags in ([], ["--draft", DEMO]))
+        says = "the draft model (--draft) is counted with its memory alone"
+        expect(says in both.out and says not in alone.out, f"{alone}\n{both}")
+        row, more = (re.search(r"^ +1 +2 +2x1x1 .*$", done.out, re.M)[0] for done in (alone, both))
+        expect(row != more and row.split()[:9] == more.split()[:9], f"{row}\n{more}")
+        done = self.shoal(*plan, "--draft", self.work / "qwen3-next.h5")
+        expect(done.status == 2 and "recurrent layers" in done.err, str(done))
+        done = self.shoal.must(*self.argv("--draft", DEMO, "--speculate", 2, "--nodes", nodes, "--restart"))
+        expect("leaves out the draft model's time" in done.err and
+               re.search(r"forecast: \d+\.\d+ s of the measured time are the draft model's", done.err), done.err)
+
     def main(self):
         self.make_models()
         few = ["--max-batch", 2]
@@ -242,6 +262,7 @@ class DraftTest:
         self.check_refusals()
         self.check_dry_run()
         self.check_plan()
+        self.check_forecasts()
 
 
 if __name__ == "__main__":
