@@ -19,6 +19,7 @@
 #include "tensor/quant_format.h"
 #include "tensor/router_rule.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -468,13 +469,22 @@ struct kern_table {
 static inline void kern_gate(const struct kern_table *k, enum gate_kind kind, const float *gate,
                              const float *up, size_t n, float *y)
 {
-    if (kind == GATE_GEGLU_EXACT) {
+    switch (kind) {
+    case GATE_SWIGLU:
+        k->swiglu(gate, up, n, y);
+        break;
+    case GATE_GEGLU:
+        k->geglu(gate, up, n, y);
+        break;
+    case GATE_GEGLU_EXACT:
         for (size_t i = 0; y != gate && i < n; i++) y[i] = gate[i];
         k->gelu(y, n);
         for (size_t i = 0; i < n; i++) y[i] *= up[i];
-        return;
+        break;
+    case GATE_RELU2:
+    case GATE_GELU:
+        assert(!"a gate with an up projection");
     }
-    (kind == GATE_GEGLU ? k->geglu : k->swiglu)(gate, up, n, y);
 }
 
 /* Maps a float to a u32 of the same order (negative below positive), and back. */

@@ -200,7 +200,7 @@ struct swiglu_job {
     const struct swiglu_args *a;
 };
 
-/* y = swiglu of clamped gate and up. */
+/* y = the gated product of clamped gate and up. */
 static void swiglu_limited(const struct swiglu_job *job, const float *gate, const float *up,
                            float *y)
 {
@@ -214,7 +214,7 @@ static void swiglu_limited(const struct swiglu_job *job, const float *gate, cons
             g[i] = most < gate[i0 + i] ? most : gate[i0 + i];
             u[i] = -most > below ? -most : below;
         }
-        job->k->swiglu(g, u, n, y + i0);
+        kern_gate(job->k, job->a->kind, g, u, n, y + i0);
     }
 }
 
@@ -237,6 +237,7 @@ static void swiglu_part(const void *job_, struct part part)
 void op_swiglu(const struct kern_table *k, const struct swiglu_args *a)
 {
     if (k->device != NULL) {
+        assert(a->kind != GATE_GEGLU_EXACT && a->limit == 0);
         device_ops_of(k->device)->swiglu(k->device, a);
         return;
     }

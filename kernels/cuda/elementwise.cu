@@ -21,17 +21,29 @@ BLOCK_INLINE void fill_block(const struct fill_work *a, struct cuda_block b, voi
 }
 CUDA_KERNEL(fill, fill_work)
 
+/* Returns a NaN for the gates that no device has, so that their rows fail. */
+BLOCK_INLINE float gated(enum gate_kind kind, float gate, float up)
+{
+    switch (kind) {
+    case GATE_SWIGLU:
+        return el_swiglu_body(gate, up);
+    case GATE_GEGLU:
+        return el_geglu_body(gate, up);
+    case GATE_RELU2:
+    case GATE_GELU:
+    case GATE_GEGLU_EXACT:
+        break;
+    }
+    return NAN;
+}
+
 BLOCK_INLINE void swiglu_block(const struct swiglu_args *a, struct cuda_block b, void *shared)
 {
     (void)shared;
     FOR_THREADS(t)
     {
         const size_t i = (size_t)b.x * CUDA_THREADS + t, at = b.y * a->stride + i;
-        if (i < a->n) {
-            const float gate = a->gate[at], up = a->up[at];
-            a->y[b.y * a->y_stride + i] =
-                a->kind == GATE_GEGLU ? el_geglu_body(gate, up) : el_swiglu_body(gate, up);
-        }
+        if (i < a->n) a->y[b.y * a->y_stride + i] = gated(a->kind, a->gate[at], a->up[at]);
     }
 }
 CUDA_KERNEL(swiglu, swiglu_args)

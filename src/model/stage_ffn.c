@@ -5,6 +5,8 @@
 #include "model/stage_private.h"
 #include "parallel/layout/workspace.h"
 
+#include <assert.h>
+
 struct status stage_make_moe(struct stage *s)
 {
     const struct arch *m = s->o.model;
@@ -31,17 +33,33 @@ struct status stage_make_moe(struct stage *s)
 /* s->ffn.gate [n] = the activation of an FFN without a gate. */
 static void activate(struct stage *s, const struct ffn_weights *w, size_t n)
 {
-    if (s->o.model->gate == GATE_RELU2)
+    switch (s->o.model->gate) {
+    case GATE_RELU2:
         op_relu2(s->o.kern, s->ffn.gate, n);
-    else if (s->o.model->gate == GATE_GELU)
+        break;
+    case GATE_GELU:
         op_gelu(s->o.kern, s->ffn.gate, n);
-    else
+        break;
+    case GATE_SWIGLU:
+    case GATE_GEGLU:
+    case GATE_GEGLU_EXACT:
+        assert(s->o.model->family->xielu); /* which has no gate_kind of its own */
         op_xielu(s->o.kern, s->ffn.gate, w->xielu, n);
+    }
 }
 
 static bool is_ungated(enum gate_kind gate)
 {
-    return gate == GATE_RELU2 || gate == GATE_GELU;
+    switch (gate) {
+    case GATE_RELU2:
+    case GATE_GELU:
+        return true;
+    case GATE_SWIGLU:
+    case GATE_GEGLU:
+    case GATE_GEGLU_EXACT:
+        break;
+    }
+    return false;
 }
 
 /* s->ffn.gate [T, F] = the inner rows `rows` of BitNet's FFN, from s->ffn.gate and s->ffn.up. */

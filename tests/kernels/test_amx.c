@@ -30,7 +30,7 @@ static bool tiles_were_used(void)
     return memcmp(&found, &mark, sizeof mark) != 0;
 }
 
-static void amx_is_chosen(void)
+static void amx_can_be_selected_and_is_the_default(void)
 {
     struct kern_table t;
     check_selected("amx");
@@ -95,6 +95,7 @@ void suite_amx(CU_pSuite suite)
         printf("skipped: this system has no AMX with 8-bit integers\n");
         return;
     }
-    CU_add_test(suite, "amx is chosen", amx_is_chosen);
+    CU_add_test(suite, "amx can be selected and is the default",
+                amx_can_be_selected_and_is_the_default);
     CU_add_test(suite, "many rows of codes go through tiles", many_rows_of_codes_go_through_tiles);
 }

@@ -5,7 +5,7 @@
 #include <CUnit/CUnit.h>
 #include <stdio.h>
 
-static void avx512_is_chosen(void)
+static void avx512_can_be_selected_by_name(void)
 {
     check_selected("avx512");
 }
@@ -17,5 +17,5 @@ void suite_avx512(CU_pSuite suite)
         printf("skipped: this system has no AVX-512 with VNNI\n");
         return;
     }
-    CU_add_test(suite, "avx512 is chosen", avx512_is_chosen);
+    CU_add_test(suite, "avx512 can be selected by name", avx512_can_be_selected_by_name);
 }

@@ -168,6 +168,30 @@ static void exact_geglu_is_gelu_times_up(void)
     CU_ASSERT_EQUAL(memcmp(gate, y, sizeof y), 0);
 }
 
+/* With a limit that clamps nothing, too. */
+static void gates_run_the_kernel_of_their_kind(void)
+{
+    struct kern_table k = table_best();
+    float gate[40], up[40], want[40], y[40];
+    for (int i = 0; i < 80; i++) (i < 40 ? gate : up)[i % 40] = (float)(i * 7 % 40 - 20) * 0.3f;
+    for (int geglu = 0; geglu < 2; geglu++) {
+        const enum gate_kind kind = geglu ? GATE_GEGLU : GATE_SWIGLU;
+        (geglu ? k.geglu : k.swiglu)(gate, up, 40, want);
+        kern_gate(&k, kind, gate, up, 40, y);
+        CU_ASSERT_EQUAL(memcmp(y, want, sizeof y), 0);
+        op_swiglu(&k, &(struct swiglu_args){.gate = gate,
+                                            .up = up,
+                                            .stride = 40,
+                                            .n_rows = 1,
+                                            .n = 40,
+                                            .y = y,
+                                            .y_stride = 40,
+                                            .kind = kind,
+                                            .limit = 9});
+        CU_ASSERT_EQUAL(memcmp(y, want, sizeof y), 0);
+    }
+}
+
 static void run_swiglu_clamped(const struct kern_table *k, const struct arrays *a, int which)
 {
     memcpy(a->out[which], a->in[0], a->n * sizeof(float));
@@ -389,6 +413,7 @@ void suite_rows(CU_pSuite suite)
                 geglu_and_softcap_are_their_equations);
     CU_add_test(suite, "GELU is its equation", gelu_is_its_equation);
     CU_add_test(suite, "exact GEGLU is GELU times up", exact_geglu_is_gelu_times_up);
+    CU_add_test(suite, "gates run the kernel of their kind", gates_run_the_kernel_of_their_kind);
     CU_add_test(suite, "xIELU and layer norm are their equations",
                 xielu_and_layernorm_are_their_equations);
     CU_add_test(suite, "the norm of a whole row has no cuts", whole_norm_has_no_cuts);
