@@ -142,7 +142,7 @@ struct status job_move_experts(struct job *j)
         note_rows_before(j);
         const size_t n = j->model.moe.n_experts;
         for (size_t i = 0; i < j->model.n_layers; i++) expert_load_fit(load + i * n, n);
-        st = expert_replan_make(j->layout, j->experts.places, load, &plan);
+        st = expert_replan_make(j->layout, j->experts.places, load, 0, &plan);
         st = comm_agree(j->comm, st);
     }
     if (!status_failed(&st)) st = move_experts_to(j, &plan, &stats);

@@ -101,7 +101,7 @@ static void a_hot_expert_moves_alone(void)
     CU_ASSERT(n_in_part(&l, old, 2, 0, 0) == 1 && n_in_part(&l, old, 2, 0, 2) == 1);
     memcpy(load + 8, (const int64_t[]){60, 10, 20, 10}, 4 * sizeof *load);
     struct expert_replan r;
-    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, &r).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, &r).code, STATUS_OK);
     /* 80 and 20 become 70 and 30: 2 and one of the others change places */
     CU_ASSERT(r.n_layers == 1 && r.n_moves == 2);
     CU_ASSERT(moves_in(old, r.places, 1) == 0 && moves_in(old, r.places, 2) == 2);
@@ -128,7 +128,7 @@ static void parts_of_a_host_may_exchange_all(void)
     for (uint32_t per_host = 1; per_host <= 2; per_host++) {
         struct expert_places *old = place_on(&l, first, per_host);
         struct expert_replan r;
-        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, counted, &r).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, counted, 0, &r).code, STATUS_OK);
         CU_ASSERT_EQUAL(r.n_moves, per_host == 2 ? 2 : 4);
         CU_ASSERT_EQUAL(n_in_part(&l, r.places, 2, per_host == 2 ? 0 : 1, 1), 1);
         CU_ASSERT_EQUAL(moves_in(old, r.places, 1), 0);
@@ -148,12 +148,46 @@ static void small_gains_move_nothing(void)
     load[8] += 10; /* {0, 2} has 1010 and 15, {1, 3} 1000; another deal gives 1010 and 1005 */
     load[10] += 15;
     struct expert_replan r;
-    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, &r).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, &r).code, STATUS_OK);
     CU_ASSERT(r.n_moves == 0 && r.n_layers == 0);
     CU_ASSERT(memcmp(old->expert, r.places->expert, (size_t)LAYERS * 4 * sizeof *old->expert) == 0);
     CU_ASSERT_DOUBLE_EQUAL(r.before.worst, r.after.worst, 0);
     expert_replan_fini(&r);
     expert_places_destroy(&old);
+}
+
+/* The parts of layer 2 would have 80 and 20 of 100 rows, after two moves 70 and 30. Four times the
+ * ten saved rows pay for two moves of 20 rows each, not of 21. */
+static void moves_must_pay(void)
+{
+    struct arch arch;
+    const struct layout l = make_layout(&arch, 4, 2, 0);
+    int64_t load[LAYERS * 4] = {0, 0, 0, 0, 5, 5, 5, 5, 9, 9, 9, 9};
+    struct expert_places *old = place_on(&l, load, 2);
+    memcpy(load + 8, (const int64_t[]){60, 10, 20, 10}, 4 * sizeof *load);
+    for (int64_t move_rows = 20; move_rows <= 21; move_rows++) {
+        struct expert_replan r;
+        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, move_rows, &r).code, STATUS_OK);
+        CU_ASSERT_EQUAL(r.n_moves, move_rows == 20 ? 2 : 0);
+        CU_ASSERT_EQUAL(r.n_layers, move_rows == 20 ? 1 : 0);
+        CU_ASSERT_EQUAL(moves_in(old, r.places, 2), r.n_moves);
+        CU_ASSERT_DOUBLE_EQUAL(r.after.worst, move_rows == 20 ? 1.4 : 1.6, 1e-9);
+        CU_ASSERT(memcmp(r.places->load, load, sizeof load) == 0);
+        check_lists(&l, r.places, 2);
+        expert_replan_fini(&r);
+    }
+    expert_places_destroy(&old);
+}
+
+/* A moved expert costs the more rows the more bytes its weights have. */
+static void bytes_of_weights_count(void)
+{
+    struct arch arch;
+    struct layout l = make_layout(&arch, 4, 2, 0);
+    l.model.weight_bytes = 2;
+    CU_ASSERT_EQUAL(expert_move_rows(&l), 240);
+    l.model.weights[CLASS_EXPERTS] = (struct layout_weight){.group = 32, .group_bytes = 18};
+    CU_ASSERT_EQUAL(expert_move_rows(&l), 67);
 }
 
 /* A layer in which no token chose an expert keeps its places. */
@@ -165,7 +199,7 @@ static void layers_without_counts_keep_their_places(void)
     struct expert_places *old = place_on(&l, load, 2);
     memset(load, 0, sizeof load);
     struct expert_replan r;
-    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, &r).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, &r).code, STATUS_OK);
     CU_ASSERT(r.n_moves == 0 && r.before.worst == 0 && r.after.worst == 0);
     expert_replan_fini(&r);
     expert_places_destroy(&old);
@@ -195,7 +229,7 @@ static void random_loads_move_no_more_than_they_must(void)
         struct expert_places *fresh = place_on(&l, load, per_host);
         struct expert_replan r;
         struct expert_evenness best;
-        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, &r).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, &r).code, STATUS_OK);
         CU_ASSERT_EQUAL(expert_evenness_of(&l, fresh, load, &best).code, STATUS_OK);
         CU_ASSERT(r.after.worst <= best.worst * 1.021 && r.after.mean <= r.before.mean);
         for (uint32_t layer = 1; layer < LAYERS; layer++) {
@@ -233,6 +267,8 @@ void suite_expert_replan(CU_pSuite suite)
     CU_add_test(suite, "one hot expert", a_hot_expert_moves_alone);
     CU_add_test(suite, "exchange", parts_of_a_host_may_exchange_all);
     CU_add_test(suite, "small gains", small_gains_move_nothing);
+    CU_add_test(suite, "moves must pay", moves_must_pay);
+    CU_add_test(suite, "bytes of weights", bytes_of_weights_count);
     CU_add_test(suite, "no counts", layers_without_counts_keep_their_places);
     CU_add_test(suite, "random loads", random_loads_move_no_more_than_they_must);
     CU_add_test(suite, "large counts", large_counts_are_halved);

@@ -11,6 +11,7 @@ struct match {
     const struct layout *l;
     const struct expert_places *old;
     const uint32_t *was, *dealt; /* [P] the experts at the old places, and as they were dealt */
+    int64_t move_rows;           /* as expert_replan_make's */
     uint32_t pp;
     uint32_t *takes;  /* [ep] for each part, the dealt part whose experts it gets */
     bool *is_taken;   /* [ep] */
@@ -133,6 +134,29 @@ static struct status fullest_in(const struct layout *l, const struct expert_plac
     return status_ok();
 }
 
+/* Returns how many places of a layer have another expert. */
+static uint64_t moves_of(const struct expert_places *old, const struct expert_places *p,
+                         uint32_t layer)
+{
+    const size_t n_places = old->n_places;
+    uint64_t n = 0;
+    for (size_t at = layer * n_places; at < (layer + 1) * n_places; at++)
+        n += p->expert[at] != old->expert[at];
+    return n;
+}
+
+/* Gives a layer its new places, if these pay: n_saved rows less in the fullest part. */
+static void replan_layer(struct match *x, const struct expert_places *dealt, uint32_t layer,
+                         int64_t n_saved, struct expert_places *p)
+{
+    const size_t n_places = p->n_places;
+    take_layer_places(x, dealt, layer, p);
+    const int64_t n_moves = (int64_t)moves_of(x->old, p, layer);
+    if (n_saved * EXPERT_REPLAN_AHEAD >= n_moves * x->move_rows) return;
+    memcpy(p->expert + layer * n_places, x->was, n_places * sizeof *p->expert);
+    expert_places_list(p, layer);
+}
+
 static struct status replan_layers(struct match *x, const int64_t *load,
                                    const struct expert_places *dealt, int64_t *of_part,
                                    struct expert_replan *out)
@@ -147,7 +171,7 @@ static struct status replan_layers(struct match *x, const int64_t *load,
             TRY(fullest_in(x->l, x->old, load, layer, of_part, &now));
             TRY(fullest_in(x->l, dealt, load, layer, of_part, &then));
             if (then * 100 <= now * (100 - EXPERT_REPLAN_GAIN) && now > 0)
-                take_layer_places(x, dealt, layer, out->places);
+                replan_layer(x, dealt, layer, now - then, out->places);
         }
     }
     return status_ok();
@@ -156,12 +180,10 @@ static struct status replan_layers(struct match *x, const int64_t *load,
 static void count_moves(const struct expert_places *old, uint32_t n_layers,
                         struct expert_replan *out)
 {
-    const size_t n_places = old->n_places;
     for (uint32_t layer = 0; layer < n_layers; layer++) {
-        const uint64_t before = out->n_moves;
-        for (size_t at = layer * n_places; at < (layer + 1) * n_places; at++)
-            out->n_moves += out->places->expert[at] != old->expert[at];
-        out->n_layers += out->n_moves > before;
+        const uint64_t n = moves_of(old, out->places, layer);
+        out->n_moves += n;
+        out->n_layers += n > 0;
     }
 }
 
@@ -189,10 +211,15 @@ done:
     return st;
 }
 
-struct status expert_replan_make(const struct layout *l, const struct expert_places *old,
-                                 const int64_t *load, struct expert_replan *out)
+int64_t expert_move_rows(const struct layout *l)
 {
-    struct match x = {.l = l, .old = old};
+    return (int64_t)(layout_weight_bytes(&l->model, CLASS_EXPERTS) * EXPERT_MOVE_BYTE_ROWS);
+}
+
+struct status expert_replan_make(const struct layout *l, const struct expert_places *old,
+                                 const int64_t *load, int64_t move_rows, struct expert_replan *out)
+{
+    struct match x = {.l = l, .old = old, .move_rows = move_rows};
     *out = (struct expert_replan){0};
     struct status st = expert_places_copy(l, old, load, &out->places);
     if (!status_failed(&st)) st = replan_with(&x, load, out);

@@ -1,4 +1,4 @@
-/* Plans the places of experts anew in a running job, by the loads that its first steps counted. The
+/* Plans the places of experts anew in a running job, by the loads that its steps counted. The
  * number of places of a part stays, and so does the memory for their weights: a move reads another
  * expert into a place. A pure function of its input, in integers, so every rank gets the same
  * result. Results of a job do not depend on the places. Called by the job between two steps. */
@@ -15,17 +15,27 @@ struct expert_replan {
 };
 
 enum {
-    EXPERT_REPLAN_GAIN = 2 /* percent of the fullest part's rows that a layer's new places must
-                              save; below that reading weights is not worth it */
+    EXPERT_REPLAN_GAIN = 2, /* percent of the fullest part's rows that a layer's new places must
+                               save; below that reading weights is not worth it */
+    EXPERT_MOVE_BYTE_ROWS = 120, /* rows of an expert that take as long as reading its weights, for
+                                    each byte of a weight. By the rates of layout_cost.c: a host of
+                                    100 cores passes a row through a weight (2 operations) in
+                                    1 / 1.5e12 s, and its network brings a byte in 1 / 12.5e9 s */
+    EXPERT_REPLAN_AHEAD = 4 /* the load is taken to last for this many times the counted rows */
 };
 
+/* Local. Returns the rows that one moved expert costs, by the bytes of its weights. */
+int64_t expert_move_rows(const struct layout *l);
+
 /* Local. Deals the experts as expert_places_create does, by load [L, E], each 0 to EXPERT_LOAD_MAX.
- * A layer keeps its old places if new ones save less than EXPERT_REPLAN_GAIN. In other layers parts
- * of one host with equally many places may exchange all their experts, so that more experts stay
- * where they are (chosen greedily), and an expert that stays in a part keeps its place there. `old`
- * is borrowed, and has the hosts of the ranks. Errors: STATUS_MEMORY. fini frees the places. */
+ * A layer keeps its old places if new ones save less than EXPERT_REPLAN_GAIN, or if they do not
+ * pay: the rows that its fullest part saves, EXPERT_REPLAN_AHEAD times, must be at least move_rows
+ * for each place that gets another expert (move_rows 0: they always pay). In other layers parts of
+ * one host with equally many places may exchange all their experts, so that more experts stay where
+ * they are (chosen greedily), and an expert that stays in a part keeps its place there. `old` is
+ * borrowed, and has the hosts of the ranks. Errors: STATUS_MEMORY. fini frees the places. */
 struct status expert_replan_make(const struct layout *l, const struct expert_places *old,
-                                 const int64_t *load, struct expert_replan *out);
+                                 const int64_t *load, int64_t move_rows, struct expert_replan *out);
 void expert_replan_fini(struct expert_replan *r);
 
 /* Local. Copies the places and the load of `from` into p, both of the same layout, which has
