@@ -5,6 +5,7 @@
 #include "cli/plan_forecast.h"
 #include "cli/plan_model.h"
 #include "draft/draft_model.h"
+#include "job/job_counts.h"
 #include "job/job_options.h"
 #include "job/job_paths.h"
 #include "parallel/layout/layout_choose.h"
@@ -210,7 +211,9 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
     TRY_GOTO(st, weights_fit_layout(&fit, m, &budget, layout, order, &fits), done);
     if (o->flags.gpus_per_node == 0) layout_expect_cuts(t, order, layout);
     if (flags->expert_load != NULL) {
-        TRY_GOTO(st, expert_load_read(flags->expert_load, m, &load), done);
+        struct status unusable;
+        TRY_GOTO(st, job_counts_read_flag(flags->expert_load, m, &load, &unusable), done);
+        TRY_GOTO(st, unusable, done);
         TRY_GOTO(st, expert_places_on(layout, load, t, order, &places), done);
         layout->expert_places = places;
     }

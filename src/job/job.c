@@ -313,12 +313,12 @@ static struct status plan_step(struct job *j, struct lead_loop *l, uint64_t step
     return status_ok();
 }
 
-/* Moves experts if it is time for --expert-replan. First waits for the steps in flight: those of
- * group step % pp and the following ones, the oldest first. */
-static struct status move_experts(struct job *j, struct lead_loop *l, uint64_t step,
-                                  struct status st)
+/* Counts the experts' load if it is time, and moves experts for --expert-replan. First waits for
+ * the steps in flight: those of group step % pp and the following ones, the oldest first. */
+static struct status count_experts(struct job *j, struct lead_loop *l, uint64_t step,
+                                   struct status st)
 {
-    if (status_failed(&st) || !job_replan_is_due(j, l->n_steps)) return st;
+    if (status_failed(&st) || !job_count_is_due(j, l->n_steps)) return st;
     for (uint64_t i = 0; i < j->layout->pp; i++) {
         const uint32_t group = (uint32_t)((step + i) % j->layout->pp);
         if (l->in_flight[group]) st = job_collect(j, l, group, st);
@@ -326,8 +326,9 @@ static struct status move_experts(struct job *j, struct lead_loop *l, uint64_t s
     if (status_failed(&st)) return st;
     step_plan_clear(&l->plan, PLAN_MOVE_EXPERTS, step);
     st = engine_submit(j->engine, &l->plan);
-    if (!status_failed(&st)) st = job_move_experts(j);
-    if (status_failed(&st)) job_lose(j, "--expert-replan", &st);
+    if (!status_failed(&st)) st = job_count_experts(j);
+    if (status_failed(&st))
+        job_lose(j, j->o->layout.expert_replan > 0 ? "--expert-replan" : "counts of experts", &st);
     return st;
 }
 
@@ -339,7 +340,7 @@ static struct status job_run_steps(struct job *j, struct lead_loop *l)
         const uint32_t group = (uint32_t)(step % j->layout->pp);
         if (l->in_flight[group]) st = job_collect(j, l, group, st);
         heed_drain(j, l);
-        if (!done && !l->is_asked) st = move_experts(j, l, step, st);
+        if (!done && !l->is_asked) st = count_experts(j, l, step, st);
         if (!done && !l->drains && !status_failed(&st)) {
             st = plan_step(j, l, step, &done);
         }
@@ -405,7 +406,7 @@ static struct status follow(struct job *j)
     for (;;) {
         TRY(engine_follow(j->engine, &end));
         if (end == PLAN_STOP) return status_ok();
-        TRY(job_move_experts(j));
+        TRY(job_count_experts(j));
     }
 }
 
@@ -489,6 +490,8 @@ void job_close(struct job *j)
     job_forecast_destroy(j);
     expert_places_destroy(&j->experts.places);
     mem_free(&j->experts.load);
+    mem_free(&j->experts.earlier);
+    mem_free(&j->experts.counts_path);
     device_close(&j->compute.device);
     ckpt_close(&j->ckpt);
     topo_destroy(&j->topo);

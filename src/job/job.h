@@ -56,10 +56,17 @@ struct job_replan {
 
 /* How experts are placed and stored. */
 struct job_experts {
-    int64_t *load;                /* [L, E] of --expert-load; owned; NULL: none */
+    int64_t *load;                /* [L, E] by which the first places were chosen; owned; NULL:
+                                     none */
+    const char *load_from;        /* the file that it is from; borrowed; NULL: none; lead only */
     struct expert_places *places; /* of the layout, chosen by `load`; owned */
     char *path; /* path of the packed copy of the streamed experts; owned; NULL: none */
     struct job_replan replan;
+    char *counts_path; /* JOURNAL.experts; owned; NULL: the job has no journal; lead only */
+    int64_t *earlier;  /* [L, E] counts of the job's earlier runs; owned; NULL: none; lead only */
+    /* the steps after which the counts are kept next, and after which --expert-replan looks at them
+     * next; 0: never */
+    uint64_t next_save, next_replan;
 };
 
 /* The sizes of a rank's pools. */

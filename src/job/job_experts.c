@@ -1,24 +1,54 @@
-/* Places experts on ranks: at the start by --expert-load, and once between two steps by the load
- * that the job has counted (--expert-replan). */
+/* Places experts on ranks: at the start by --expert-load or the counts of the job's earlier runs,
+ * and once between two steps by the load that the job has counted (--expert-replan). */
 #include "job/job_private.h"
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "job/job_counts.h"
 #include "parallel/layout/expert_replan.h"
 
 #include <string.h>
+
+enum { FIRST_SAVE = 64 }; /* steps after which counts are first kept beside the journal */
 
 static size_t n_loads(const struct job *j)
 {
     return (size_t)j->model.n_layers * j->model.moe.n_experts;
 }
 
+/* True when --expert-replan may place experts anew. */
+static bool replans(const struct job *j)
+{
+    return j->o->layout.expert_replan > 0 && j->layout->ep > 1;
+}
+
+/* Takes the counts of earlier runs if the job replans, otherwise those of --expert-load. */
+static struct status read_load_as_lead(struct job *j)
+{
+    struct job_experts *x = &j->experts;
+    const char *flag = j->o->layout.expert_load;
+    struct status unusable = status_ok();
+    TRY(job_counts_open(j));
+    if (x->earlier != NULL && replans(j)) {
+        TRY(mem_alloc(&x->load, n_loads(j), sizeof *x->load, "experts' load"));
+        memcpy(x->load, x->earlier, n_loads(j) * sizeof *x->load);
+        x->load_from = x->counts_path;
+        return status_ok();
+    }
+    if (flag == NULL) return status_ok();
+    TRY(job_counts_read_flag(flag, &j->layout_model, &x->load, &unusable));
+    if (x->load != NULL) x->load_from = flag;
+    if (status_failed(&unusable))
+        log_line(LOG_WARN, "%s; the job begins without counts", unusable.text);
+    return status_ok();
+}
+
 struct status job_read_expert_load(struct job *j)
 {
-    if (j->o->layout.expert_load == NULL) return status_ok();
-    if (comm_rank(j->comm, COMM_WORLD) == 0)
-        return expert_load_read(j->o->layout.expert_load, &j->layout_model, &j->experts.load);
-    return mem_alloc(&j->experts.load, n_loads(j), sizeof *j->experts.load, "experts' load");
+    struct job_experts *x = &j->experts;
+    if (comm_rank(j->comm, COMM_WORLD) == 0) TRY(read_load_as_lead(j));
+    if (x->load != NULL || (j->o->layout.expert_load == NULL && !replans(j))) return status_ok();
+    return mem_alloc(&x->load, n_loads(j), sizeof *x->load, "experts' load");
 }
 
 static struct status place_by(struct job *j, const int64_t *load)
@@ -52,23 +82,28 @@ static struct status check_replan(const struct job *j)
                                      "experts stay where they are");
 }
 
-/* True when --expert-replan will place experts anew, or has done it. */
-static bool replans(const struct job *j)
-{
-    return j->o->layout.expert_replan > 0 && j->layout->ep > 1;
-}
-
 struct status job_place_experts(struct job *j)
 {
+    struct job_experts *x = &j->experts;
     if (j->o->layout.expert_replan > 0) TRY(check_replan(j));
-    if (j->o->layout.expert_load == NULL) return replans(j) ? place_evenly(j) : status_ok();
-    comm_sum_i64(j->comm, COMM_WORLD, j->experts.load, n_loads(j));
-    return place_by(j, j->experts.load);
+    uint64_t has_load = x->load_from != NULL;
+    comm_max_u64(j->comm, COMM_WORLD, &has_load, 1);
+    x->next_replan = replans(j) ? j->o->layout.expert_replan : 0;
+    x->next_save = x->counts_path != NULL ? FIRST_SAVE : 0;
+    if (has_load == 0)
+        return replans(j) || j->layout->n_expert_copies > 0 ? place_evenly(j) : status_ok();
+    comm_sum_i64(j->comm, COMM_WORLD, x->load, n_loads(j));
+    return place_by(j, x->load);
 }
 
-bool job_replan_is_due(const struct job *j, uint64_t n_steps)
+static bool is_due(uint64_t at, uint64_t n_steps)
 {
-    return replans(j) && j->experts.replan.n_steps == 0 && n_steps >= j->o->layout.expert_replan;
+    return at > 0 && n_steps >= at;
+}
+
+bool job_count_is_due(const struct job *j, uint64_t n_steps)
+{
+    return is_due(j->experts.next_save, n_steps) || is_due(j->experts.next_replan, n_steps);
 }
 
 void job_sum_expert_load(struct job *j, int64_t *load)
@@ -130,24 +165,36 @@ static void report_moves(struct job *j, const struct expert_replan *plan,
              r->after.mean, r->after.worst);
 }
 
-struct status job_move_experts(struct job *j)
+/* **Collective (world)**. Places the experts anew by load [L, E], which it scales to fit. */
+static struct status replan(struct job *j, int64_t *load)
 {
     struct expert_replan plan = {0};
     struct loader_stats stats = {0};
+    const size_t n = j->model.moe.n_experts;
+    j->experts.next_replan = 0;
+    note_rows_before(j);
+    for (size_t i = 0; i < j->model.n_layers; i++) expert_load_fit(load + i * n, n);
+    struct status st = expert_replan_make(j->layout, j->experts.places, load, 0, &plan);
+    st = comm_agree(j->comm, st);
+    if (!status_failed(&st)) st = move_experts_to(j, &plan, &stats);
+    if (!status_failed(&st)) report_moves(j, &plan, &stats);
+    expert_replan_fini(&plan);
+    return st;
+}
+
+struct status job_count_experts(struct job *j)
+{
+    struct job_experts *x = &j->experts;
+    const uint64_t n_steps = engine_stats_of(j->engine).n_steps;
     int64_t *load = NULL;
     struct status st =
         comm_agree(j->comm, mem_alloc(&load, n_loads(j), sizeof *load, "experts' load"));
     if (!status_failed(&st)) {
         job_sum_expert_load(j, load);
-        note_rows_before(j);
-        const size_t n = j->model.moe.n_experts;
-        for (size_t i = 0; i < j->model.n_layers; i++) expert_load_fit(load + i * n, n);
-        st = expert_replan_make(j->layout, j->experts.places, load, 0, &plan);
-        st = comm_agree(j->comm, st);
+        if (comm_rank(j->comm, COMM_WORLD) == 0) job_counts_save(j, load);
+        if (is_due(x->next_save, n_steps)) x->next_save = 2 * n_steps;
+        if (is_due(x->next_replan, n_steps)) st = replan(j, load);
     }
-    if (!status_failed(&st)) st = move_experts_to(j, &plan, &stats);
-    if (!status_failed(&st)) report_moves(j, &plan, &stats);
-    expert_replan_fini(&plan);
     mem_free(&load);
     return st;
 }

@@ -257,18 +257,20 @@ static void put_traffic(const struct job *j, const struct engine_stats *all, str
     job_metrics_end(s, "},");
 }
 
-/* Appends the member that --expert-load reads. */
-static void put_expert_load(const struct job *j, const int64_t *load, struct strbuf *s)
+void job_metrics_put_load(const struct job *j, const int64_t *load, const int64_t *more,
+                          struct strbuf *s)
 {
     strbuf_puts(s, "\"expert_load\":[");
     for (uint32_t layer = 0; layer < j->model.n_layers; layer++) {
         const uint32_t n = j->model.layer.is_moe[layer] ? j->model.moe.n_experts : 0;
         strbuf_puts(s, "[");
-        for (uint32_t e = 0; e < n; e++)
-            strbuf_printf(s, "%" PRId64 ",", load[(size_t)layer * j->model.moe.n_experts + e]);
+        for (uint32_t e = 0; e < n; e++) {
+            const size_t i = (size_t)layer * j->model.moe.n_experts + e;
+            strbuf_printf(s, "%" PRId64 ",", load[i] + (more != NULL ? more[i] : 0));
+        }
         job_metrics_end(s, "],");
     }
-    job_metrics_end(s, "],");
+    job_metrics_end(s, "]");
 }
 
 static void job_metrics_put_all(const struct job *j, const struct serve_summary *m,
@@ -292,7 +294,7 @@ static void job_metrics_put_all(const struct job *j, const struct serve_summary 
     if (all != NULL) put_traffic(j, all, s);
     if (all != NULL) put_evenness(j, all, s);
     if (all != NULL) put_replan(j, all, s);
-    if (load != NULL) put_expert_load(j, load, s);
+    if (load != NULL) job_metrics_put_load(j, load, NULL, s);
     job_metrics_end(s, "}\n");
 }
 

@@ -122,22 +122,26 @@ struct draft_source job_draft_source(const struct job *j);
 
 /* --- job_experts.c --- */
 
-/* Local. Reads --expert-load on the lead; all ranks allocate memory for it. Errors:
- * expert_load_read's. */
+/* Local. Reads the load for the first places on the lead, from the counts of the job's earlier runs
+ * (with --expert-replan) or --expert-load; all ranks allocate memory for it. Errors:
+ * job_counts_open's, job_counts_read_flag's. */
 struct status job_read_expert_load(struct job *j);
 
-/* **Collective (world)**. Places the experts, on every rank, by the load that the lead read, or as
- * if all experts had the same load where only --expert-replan was given. Errors: STATUS_USAGE where
+/* **Collective (world)**. Places the experts, on every rank, by the load that the lead read; or,
+ * without one, as if all experts had the same load where they have copies or will move. Errors:
+ * STATUS_USAGE where
  * --expert-replan cannot work, STATUS_MEMORY. */
 struct status job_place_experts(struct job *j);
 
-/* Local, lead. True when it is time for --expert-replan, after n_steps steps. */
-bool job_replan_is_due(const struct job *j, uint64_t n_steps);
+/* Local, lead. True when it is time to count the experts' load, after n_steps steps: for
+ * --expert-replan, or to keep the counts beside the journal. */
+bool job_count_is_due(const struct job *j, uint64_t n_steps);
 
-/* **Collective (world)**, between steps, after PLAN_MOVE_EXPERTS. Places the experts anew by the
- * load that all ranks counted so far, and reads those that move. Errors: weights_move_experts's;
- * after an error the job cannot go on. */
-struct status job_move_experts(struct job *j);
+/* **Collective (world)**, between steps, after PLAN_MOVE_EXPERTS. Sums the load that all ranks
+ * counted so far, and keeps it beside the journal. With --expert-replan also places the experts
+ * anew by it, and reads those that move. Errors: weights_move_experts's; after an error the job
+ * cannot go on. */
+struct status job_count_experts(struct job *j);
 
 /* **Collective (world)**. Sets load [L, E], zeros before, to the experts' load, summed over all
  * ranks. */
@@ -180,6 +184,11 @@ double job_rows_evenness_after(const struct job_replan *r, const struct moe_traf
  * STATUS_MEMORY. */
 struct status job_metrics_write(const struct job *j, const struct serve_summary *m,
                                 const struct engine_stats *all, const int64_t *load);
+
+/* Local. Appends the member that --expert-load reads, without a comma behind it: load [L, E], plus
+ * more [L, E] (NULL: none). */
+void job_metrics_put_load(const struct job *j, const int64_t *load, const int64_t *more,
+                          struct strbuf *s);
 
 /* Local, lead. Called between steps: writes --metrics every 10 s. Only logs a failure. */
 void job_metrics_update(struct job *j);

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
+#include "job/job_counts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 static void report_places(const struct job *j)
 {
     struct expert_evenness by_id, by_load;
-    if (j->experts.load == NULL) return;
+    if (j->experts.load_from == NULL) return;
     struct status st = expert_evenness_of(j->layout, NULL, j->experts.load, &by_id);
     if (!status_failed(&st))
         st = expert_evenness_of(j->layout, j->experts.places, j->experts.load, &by_load);
@@ -21,7 +22,7 @@ static void report_places(const struct job *j)
              "experts are placed by the load in %s, with %u copies in each layer: the busiest rank "
              "of a layer gets %.2f times the mean of tokens, %.2f times in the worst layer (in the "
              "order of ids %.2f and %.2f; at best %.2f and %.2f)",
-             j->o->layout.expert_load, j->layout->n_expert_copies, by_load.mean, by_load.worst,
+             j->experts.load_from, j->layout->n_expert_copies, by_load.mean, by_load.worst,
              by_id.mean, by_id.worst, least.mean, least.worst);
 }
 
@@ -242,6 +243,7 @@ struct status job_report_end(struct job *j)
         comm_gather_bytes(j->comm, COMM_WORLD, &mine, sizeof mine, all);
         if (n_load > 0) job_sum_expert_load(j, load);
         if (comm_rank(j->comm, COMM_WORLD) == 0) {
+            if (n_load > 0) job_counts_save(j, load);
             st = report_as_lead(j, all, n_load > 0 ? load : NULL);
         }
         st = comm_agree(j->comm, st);

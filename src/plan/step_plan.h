@@ -15,8 +15,8 @@
 enum plan_kind {
     PLAN_RUN,
     PLAN_STOP,
-    PLAN_MOVE_EXPERTS /* no rows and no result: the ranks count the experts' load and move experts
-                         (parallel/layout/expert_replan.h) */
+    PLAN_MOVE_EXPERTS /* no rows and no result: the ranks sum the experts' load, and move experts
+                         with --expert-replan (parallel/layout/expert_replan.h) */
 };
 
 /* The block tables of a sequence. Most models have one. If some layers have a window and others

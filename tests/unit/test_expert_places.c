@@ -219,6 +219,49 @@ static void files_are_read_and_refused(void)
     expect_refused(HEAD "[[],3]}", "layer 1");
 }
 
+/* Reads the first n bytes of text as counts that a job kept. Returns the status; *why: the sentence
+ * about counts that cannot be used. */
+static struct status read_kept(const char *text, size_t n, bool *is_read, struct status *why)
+{
+    char path[] = "/tmp/shoal-kept-XXXXXX";
+    struct arch arch;
+    const struct layout l = make_layout(&arch, 3, 1);
+    const int fd = mkstemp(path);
+    int64_t *load = NULL;
+    CU_ASSERT_FATAL(fd >= 0);
+    CU_ASSERT_EQUAL(write(fd, text, n), (ssize_t)n);
+    close(fd);
+    const struct status st = expert_load_read_kept(path, &l.model, &load, why);
+    unlink(path);
+    *is_read = load != NULL;
+    mem_free(&load);
+    return st;
+}
+
+/* Torn counts, and those of something else, are ignored with a sentence; another model's are not.
+ */
+static void kept_counts_may_be_torn(void)
+{
+    static const char text[] = HEAD "[[],[1,0,7]]}\n";
+    static const char *const foreign[] = {"{}", "[1]", "SHOALJ1\n", HEAD "[[],[1]]}", HEAD "3}"};
+    bool is_read;
+    struct status why, st = read_kept(text, sizeof text - 1, &is_read, &why);
+    CU_ASSERT(!status_failed(&st) && !status_failed(&why) && is_read);
+    for (size_t n = 0; n < sizeof text - 2; n++) { /* without the newline they are whole */
+        st = read_kept(text, n, &is_read, &why);
+        CU_ASSERT(!status_failed(&st) && why.code == STATUS_INPUT && !is_read);
+        CU_ASSERT_PTR_NOT_NULL(strstr(why.text, "/tmp/shoal-kept-"));
+    }
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
+        st = read_kept(foreign[i], strlen(foreign[i]), &is_read, &why);
+        CU_ASSERT(!status_failed(&st) && why.code == STATUS_INPUT && !is_read);
+    }
+    static const char other[] = "{\"schema\":1,\"model\":\"tset\",\"expert_load\":[[],[1,0,7]]}";
+    st = read_kept(other, sizeof other - 1, &is_read, &why);
+    CU_ASSERT(st.code == STATUS_INPUT && !status_failed(&why) && !is_read);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "another model"));
+}
+
 static void dense_models_have_no_load(void)
 {
     const struct arch arch = {.n_layers = 2};
@@ -237,5 +280,6 @@ void suite_expert_places(CU_pSuite suite)
     CU_add_test(suite, "random", random_loads_never_get_less_even);
     CU_add_test(suite, "evenness", evenness_is_the_fullest_by_the_mean);
     CU_add_test(suite, "files", files_are_read_and_refused);
+    CU_add_test(suite, "kept counts", kept_counts_may_be_torn);
     CU_add_test(suite, "dense", dense_models_have_no_load);
 }

@@ -1,4 +1,4 @@
-/* Reads the experts' loads that an earlier job wrote with --metrics. */
+/* Reads the experts' loads that an earlier job wrote with --metrics or kept beside its journal. */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -39,8 +39,9 @@ static struct status read_layer_load(const struct js_node *counts, const struct 
     return status_ok();
 }
 
+/* *is_other: set when the file is of another model. */
 static struct status read_root(const struct js_node *root, const struct layout_model *m,
-                               int64_t *load)
+                               bool *is_other, int64_t *load)
 {
     const struct arch *a = m->arch;
     size_t n_name = 0;
@@ -49,6 +50,7 @@ static struct status read_root(const struct js_node *root, const struct layout_m
     if (name == NULL || js_get(root, "schema") == NULL)
         return status_make(STATUS_INPUT, "expected what --metrics writes");
     if (n_name != strlen(m->name) || memcmp(name, m->name, n_name) != 0) {
+        *is_other = true;
         return status_make(STATUS_INPUT, "is of another model: expected \"%s\", found \"%s\"",
                            m->name, name);
     }
@@ -65,7 +67,8 @@ static struct status read_root(const struct js_node *root, const struct layout_m
     return status_ok();
 }
 
-struct status expert_load_read(const char *path, const struct layout_model *m, int64_t **out)
+static struct status read_file(const char *path, const struct layout_model *m, bool *is_other,
+                               int64_t **out)
 {
     const struct arch *a = m->arch;
     char *text = NULL;
@@ -73,18 +76,35 @@ struct status expert_load_read(const char *path, const struct layout_model *m, i
     struct js_doc *doc = NULL;
     struct status st;
     *out = NULL;
+    *is_other = false;
     if (a->moe.n_experts == 0)
-        return status_make(STATUS_USAGE, "--expert-load: %s is dense, it has no experts", m->name);
-    TRY(status_wrap(file_read(path, FILE_BYTES_MAX, &text, &n), "--expert-load"));
+        return status_make(STATUS_USAGE, "%s is dense, it has no experts", m->name);
+    TRY(file_read(path, FILE_BYTES_MAX, &text, &n));
     TRY_GOTO(st, js_parse(text, n, path, &doc), done);
     TRY_GOTO(st,
              mem_alloc(out, (size_t)a->n_layers * a->moe.n_experts, sizeof **out, "experts' load"),
              done);
-    st = read_root(js_root(doc), m, *out);
+    st = read_root(js_root(doc), m, is_other, *out);
     if (status_failed(&st)) mem_free(out);
     if (status_failed(&st)) st = status_wrap(st, "%s", path);
 done:
     js_destroy(&doc);
     mem_free(&text);
-    return status_failed(&st) ? status_wrap(st, "--expert-load") : st;
+    return st;
+}
+
+struct status expert_load_read(const char *path, const struct layout_model *m, int64_t **out)
+{
+    bool is_other;
+    return status_wrap(read_file(path, m, &is_other, out), "--expert-load");
+}
+
+struct status expert_load_read_kept(const char *path, const struct layout_model *m, int64_t **out,
+                                    struct status *unusable)
+{
+    bool is_other;
+    const struct status st = read_file(path, m, &is_other, out);
+    const bool is_ignored = st.code == STATUS_INPUT && !is_other;
+    *unusable = is_ignored ? st : status_ok();
+    return is_ignored ? status_ok() : st;
 }

@@ -34,6 +34,12 @@ enum {
  * model; STATUS_USAGE when m has no experts; STATUS_MEMORY. */
 struct status expert_load_read(const char *path, const struct layout_model *m, int64_t **out);
 
+/* Local. As expert_load_read, for counts that a job keeps beside its journal (job/job_counts.h). A
+ * file that is missing, torn or foreign is no error: *out is NULL and *unusable says why. Errors:
+ * STATUS_INPUT when the counts are of another model; STATUS_USAGE, STATUS_MEMORY as above. */
+struct status expert_load_read_kept(const char *path, const struct layout_model *m, int64_t **out,
+                                    struct status *unusable);
+
 /* Local. Halves the counts of a layer, load [n], until the largest is at most EXPERT_LOAD_MAX. */
 void expert_load_fit(int64_t *load, size_t n);
 

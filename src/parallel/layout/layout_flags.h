@@ -56,7 +56,8 @@ enum overlap { OVERLAP_AUTO, OVERLAP_ON, OVERLAP_OFF };
                  "and get one back, in one MPI_Alltoallv each, as GPUs do")                        \
     FLAG(const char *, expert_load, "expert-load", OF_TEXT("FILE"), .commands = IN_ALL,            \
          .help = "place experts so that all ranks get about the same number of tokens, by the "    \
-                 "counts in the --metrics file of an earlier job; results are the same")           \
+                 "counts in the --metrics file of an earlier job, or by those beside its "         \
+                 "journal; results are the same")                                                  \
     FLAG(uint32_t, expert_copies, "expert-copies", OF_COUNT(0, 4096, "N"), .preset = "0",          \
          .commands = IN_ALL,                                                                       \
          .help = "with --expert-load, or in a job --expert-replan: N copies of each layer's "      \

@@ -1,0 +1,28 @@
+/* Counts of the tokens that chose each expert, kept beside a job's journal in JOURNAL.experts. The
+ * same job begins with them when it resumes with --expert-replan, and another job when
+ * --expert-load names the journal. The file is what --metrics writes, reduced to the fields that
+ * --expert-load reads. It changes no byte of a result, so a job without it, or with a torn one,
+ * goes on. Called by job_experts.c, job_report.c and `shoal plan`. */
+#ifndef SHOAL_JOB_JOB_COUNTS_H
+#define SHOAL_JOB_JOB_COUNTS_H
+
+#include "parallel/layout/expert_places.h"
+
+struct job;
+
+/* Local. Reads --expert-load: *out [L, E], which the caller frees with mem_free. path: a file of
+ * --metrics, or a journal, beside which the counts are. Unusable counts of a journal are no error:
+ * *out is NULL and *unusable says why. Errors: expert_load_read's and expert_load_read_kept's. */
+struct status job_counts_read_flag(const char *path, const struct layout_model *m, int64_t **out,
+                                   struct status *unusable);
+
+/* Local, lead. Sets j->experts.counts_path if the job has a journal, and j->experts.earlier to the
+ * counts of its earlier runs, unless it begins anew. Warns of counts that cannot be used. Errors:
+ * STATUS_INPUT when they are of another model; STATUS_MEMORY. */
+struct status job_counts_open(struct job *j);
+
+/* Local, lead. Writes the counts of the earlier runs plus this run's, load [L, E]; nothing without
+ * a journal. Only warns of a failure. */
+void job_counts_save(const struct job *j, const int64_t *load);
+
+#endif
