@@ -491,6 +491,8 @@ void job_close(struct job *j)
     expert_places_destroy(&j->experts.places);
     mem_free(&j->experts.load);
     mem_free(&j->experts.earlier);
+    mem_free(&j->experts.replans.counted);
+    mem_free(&j->experts.replans.recent);
     mem_free(&j->experts.counts_path);
     device_close(&j->compute.device);
     ckpt_close(&j->ckpt);

@@ -45,13 +45,26 @@ struct job_compute {
     uint64_t device_bytes; /* a rank's part of its GPU's memory; minimum over all ranks; 0: CPUs */
 };
 
-/* The result of --expert-replan. Rows are of all ranks. */
+/* One time that --expert-replan moved experts. Rows are of all ranks. */
 struct job_replan {
-    uint64_t n_steps;                     /* before it; 0: it has not happened */
+    uint64_t n_steps;                     /* before it */
     uint64_t n_moves;                     /* places that got another expert */
     uint64_t n_bytes_host;                /* read for them on the lead's host */
     uint64_t n_rows, busiest_rows;        /* as in moe_traffic, before it */
     struct expert_evenness before, after; /* of the old and of the new places, by the counts */
+};
+
+enum { JOB_REPLANS_MAX = 16 }; /* in a run; each waits for the steps in flight and reads experts */
+
+/* What --expert-replan counts, and what it did. Of the arrays [L, E], which are owned, each is NULL
+ * without the flag. */
+struct job_replans {
+    int64_t *counted; /* the counts of this run when they were looked at last */
+    int64_t *recent;  /* the counts since then, plus half of what was recent before */
+    uint64_t wait;    /* steps between two looks at the counts */
+    bool has_earlier; /* the first places are by the counts of the job's earlier runs */
+    uint32_t n;
+    struct job_replan at[JOB_REPLANS_MAX];
 };
 
 /* How experts are placed and stored. */
@@ -61,11 +74,11 @@ struct job_experts {
     const char *load_from;        /* the file that it is from; borrowed; NULL: none; lead only */
     struct expert_places *places; /* of the layout, chosen by `load`; owned */
     char *path; /* path of the packed copy of the streamed experts; owned; NULL: none */
-    struct job_replan replan;
+    struct job_replans replans;
     char *counts_path; /* JOURNAL.experts; owned; NULL: the job has no journal; lead only */
     int64_t *earlier;  /* [L, E] counts of the job's earlier runs; owned; NULL: none; lead only */
     /* the steps after which the counts are kept next, and after which --expert-replan looks at them
-     * next; 0: never */
+     * next; 0: never; lead only */
     uint64_t next_save, next_replan;
 };
 

@@ -1,5 +1,5 @@
 /* Places experts on ranks: at the start by --expert-load or the counts of the job's earlier runs,
- * and once between two steps by the load that the job has counted (--expert-replan). */
+ * and between steps by the load that the job has counted (--expert-replan). */
 #include "job/job_private.h"
 
 #include "base/log.h"
@@ -9,7 +9,10 @@
 
 #include <string.h>
 
-enum { FIRST_SAVE = 64 }; /* steps after which counts are first kept beside the journal */
+enum {
+    FIRST_SAVE = 64,   /* steps after which counts are first kept beside the journal */
+    LONGEST_WAIT = 16, /* times --expert-replan: the most steps between two looks at the counts */
+};
 
 static size_t n_loads(const struct job *j)
 {
@@ -82,15 +85,27 @@ static struct status check_replan(const struct job *j)
                                      "experts stay where they are");
 }
 
+/* Makes what --expert-replan counts with. */
+static struct status start_replans(struct job *j)
+{
+    struct job_replans *r = &j->experts.replans;
+    if (!replans(j)) return status_ok();
+    r->wait = j->experts.next_replan = j->o->layout.expert_replan;
+    TRY(mem_alloc(&r->counted, n_loads(j), sizeof *r->counted, "experts' load"));
+    return mem_alloc(&r->recent, n_loads(j), sizeof *r->recent, "experts' load");
+}
+
 struct status job_place_experts(struct job *j)
 {
     struct job_experts *x = &j->experts;
     if (j->o->layout.expert_replan > 0) TRY(check_replan(j));
-    uint64_t has_load = x->load_from != NULL;
-    comm_max_u64(j->comm, COMM_WORLD, &has_load, 1);
-    x->next_replan = replans(j) ? j->o->layout.expert_replan : 0;
+    uint64_t has[2] = {x->load_from != NULL,
+                       x->load_from != NULL && x->load_from == x->counts_path};
+    comm_max_u64(j->comm, COMM_WORLD, has, 2);
+    x->replans.has_earlier = has[1] != 0;
     x->next_save = x->counts_path != NULL ? FIRST_SAVE : 0;
-    if (has_load == 0)
+    TRY(start_replans(j));
+    if (has[0] == 0)
         return replans(j) || j->layout->n_expert_copies > 0 ? place_evenly(j) : status_ok();
     comm_sum_i64(j->comm, COMM_WORLD, x->load, n_loads(j));
     return place_by(j, x->load);
@@ -120,10 +135,9 @@ void job_sum_expert_load(struct job *j, int64_t *load)
     comm_sum_i64(j->comm, COMM_WORLD, load, n_loads(j));
 }
 
-/* **Collective (world)**. Records how evenly rows were spread so far. */
-static void note_rows_before(struct job *j)
+/* **Collective (world)**. Records in r how evenly rows were spread so far. */
+static void note_rows_before(struct job *j, struct job_replan *r)
 {
-    struct job_replan *r = &j->experts.replan;
     engine_count_busiest(j->engine);
     const struct engine_stats mine = engine_stats_of(j->engine);
     int64_t sums[2] = {(int64_t)mine.moe.n_rows, (int64_t)mine.moe.busiest_rows};
@@ -147,10 +161,9 @@ static struct status move_experts_to(struct job *j, const struct expert_replan *
     return comm_agree(j->comm, engine_take_places(j->engine));
 }
 
-static void report_moves(struct job *j, const struct expert_replan *plan,
-                         const struct loader_stats *stats)
+static void report_moves(const struct job *j, const struct expert_replan *plan,
+                         const struct loader_stats *stats, struct job_replan *r)
 {
-    struct job_replan *r = &j->experts.replan;
     r->n_moves = plan->n_moves;
     r->n_bytes_host = stats->n_bytes_host;
     r->before = plan->before;
@@ -165,35 +178,66 @@ static void report_moves(struct job *j, const struct expert_replan *plan,
              r->after.mean, r->after.worst);
 }
 
-/* **Collective (world)**. Places the experts anew by load [L, E], which it scales to fit. */
+/* Adds what was counted since the last look: load [L, E] of the whole run becomes the recent load,
+ * scaled to fit. */
+static void take_recent(struct job *j, int64_t *load)
+{
+    struct job_replans *r = &j->experts.replans;
+    const size_t n = j->model.moe.n_experts;
+    for (size_t i = 0; i < n_loads(j); i++) {
+        r->recent[i] = r->recent[i] / 2 + load[i] - r->counted[i];
+        r->counted[i] = load[i];
+        load[i] = r->recent[i];
+    }
+    for (size_t i = 0; i < j->model.n_layers; i++) expert_load_fit(load + i * n, n);
+}
+
+/* Sets when to look at the counts again: soon if experts have moved, otherwise later and later. */
+static void schedule_replan(struct job *j, bool has_moved)
+{
+    struct job_replans *r = &j->experts.replans;
+    const uint64_t least = j->o->layout.expert_replan, most = LONGEST_WAIT * least;
+    r->wait = has_moved ? least : 2 * r->wait < most ? 2 * r->wait : most;
+    j->experts.next_replan =
+        r->n < JOB_REPLANS_MAX ? engine_stats_of(j->engine).n_steps + r->wait : 0;
+}
+
+/* **Collective (world)**. Places the experts anew by the counts since the last look, where that
+ * pays. The first new places need not pay, unless the old ones are by counts of this job. load [L,
+ * E]: this run's; it is changed. */
 static struct status replan(struct job *j, int64_t *load)
 {
+    struct job_replans *r = &j->experts.replans;
     struct expert_replan plan = {0};
     struct loader_stats stats = {0};
-    const size_t n = j->model.moe.n_experts;
-    j->experts.next_replan = 0;
-    note_rows_before(j);
-    for (size_t i = 0; i < j->model.n_layers; i++) expert_load_fit(load + i * n, n);
-    struct status st = expert_replan_make(j->layout, j->experts.places, load, 0, &plan);
+    const int64_t move_rows = r->n > 0 || r->has_earlier ? expert_move_rows(j->layout) : 0;
+    take_recent(j, load);
+    struct status st = expert_replan_make(j->layout, j->experts.places, load, move_rows, &plan);
     st = comm_agree(j->comm, st);
+    const bool moves = plan.n_moves > 0;
+    if (!status_failed(&st) && moves) note_rows_before(j, &r->at[r->n]);
     if (!status_failed(&st)) st = move_experts_to(j, &plan, &stats);
-    if (!status_failed(&st)) report_moves(j, &plan, &stats);
+    if (!status_failed(&st) && moves) report_moves(j, &plan, &stats, &r->at[r->n++]);
     expert_replan_fini(&plan);
+    schedule_replan(j, moves);
     return st;
 }
 
 struct status job_count_experts(struct job *j)
 {
     struct job_experts *x = &j->experts;
+    const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     const uint64_t n_steps = engine_stats_of(j->engine).n_steps;
+    uint64_t looks = is_lead && is_due(x->next_replan, n_steps);
     int64_t *load = NULL;
     struct status st =
         comm_agree(j->comm, mem_alloc(&load, n_loads(j), sizeof *load, "experts' load"));
     if (!status_failed(&st)) {
+        comm_max_u64(j->comm, COMM_WORLD, &looks, 1); /* the lead decides */
         job_sum_expert_load(j, load);
-        if (comm_rank(j->comm, COMM_WORLD) == 0) job_counts_save(j, load);
+        if (is_lead) job_counts_save(j, load);
         if (is_due(x->next_save, n_steps)) x->next_save = 2 * n_steps;
-        if (is_due(x->next_replan, n_steps)) st = replan(j, load);
+        if (looks != 0) st = replan(j, load);
     }
     mem_free(&load);
     return st;

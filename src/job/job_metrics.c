@@ -225,21 +225,41 @@ static void put_evenness(const struct job *j, const struct engine_stats *all, st
     job_metrics_end(s, "},");
 }
 
-/* Appends what --expert-replan did; nothing if it has not happened. */
-static void put_replan(const struct job *j, const struct engine_stats *all, struct strbuf *s)
+/* Appends the members of one re-plan: the rows before it are those since `last` (NULL: the start),
+ * the rows after it those until `end`. */
+static void put_moves(const struct job_replan *r, const struct job_replan *last,
+                      const struct moe_traffic *end, struct strbuf *s)
 {
-    const struct job_replan *r = &j->experts.replan;
-    const struct moe_traffic t = job_moe_traffic(j->layout, all);
-    const struct moe_traffic before = {.n_rows = r->n_rows, .busiest_rows = r->busiest_rows};
-    if (r->n_steps == 0) return;
-    strbuf_puts(s, "\"expert_replan\":{");
+    const struct moe_traffic begin = {.n_rows = r->n_rows, .busiest_rows = r->busiest_rows};
     job_metrics_put(s, "steps", r->n_steps);
     job_metrics_put(s, "moves", r->n_moves);
     job_metrics_put(s, "read_bytes", r->n_bytes_host);
-    put_real(s, "max_over_mean_before", job_rows_evenness(&before));
-    put_real(s, "max_over_mean_after", job_rows_evenness_after(r, &t));
+    put_real(s, "max_over_mean_before",
+             last != NULL ? job_rows_evenness_after(last, &begin) : job_rows_evenness(&begin));
+    put_real(s, "max_over_mean_after", job_rows_evenness_after(r, end));
     put_real(s, "counted_before", r->before.mean);
     put_real(s, "counted_after", r->after.mean);
+}
+
+/* Appends what --expert-replan did; nothing if no expert has moved. */
+static void put_replans(const struct job *j, const struct engine_stats *all, struct strbuf *s)
+{
+    const struct job_replans *r = &j->experts.replans;
+    const struct moe_traffic t = job_moe_traffic(j->layout, all);
+    if (r->n == 0) return;
+    strbuf_puts(s, "\"expert_replan\":{");
+    put_moves(&r->at[0], NULL, &t, s);
+    strbuf_puts(s, "\"each\":[");
+    for (uint32_t i = 0; i < r->n; i++) {
+        const struct job_replan *next = i + 1 < r->n ? &r->at[i + 1] : NULL;
+        const struct moe_traffic end = {.n_rows = next != NULL ? next->n_rows : t.n_rows,
+                                        .busiest_rows =
+                                            next != NULL ? next->busiest_rows : t.busiest_rows};
+        strbuf_puts(s, "{");
+        put_moves(&r->at[i], i > 0 ? &r->at[i - 1] : NULL, &end, s);
+        job_metrics_end(s, "},");
+    }
+    job_metrics_end(s, "]");
     job_metrics_end(s, "},");
 }
 
@@ -293,7 +313,7 @@ static void job_metrics_put_all(const struct job *j, const struct serve_summary 
     if (all != NULL) job_metrics_put_ranks(j, all, s);
     if (all != NULL) put_traffic(j, all, s);
     if (all != NULL) put_evenness(j, all, s);
-    if (all != NULL) put_replan(j, all, s);
+    if (all != NULL) put_replans(j, all, s);
     if (load != NULL) job_metrics_put_load(j, load, NULL, s);
     job_metrics_end(s, "}\n");
 }

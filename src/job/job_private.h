@@ -173,8 +173,9 @@ struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_s
  * over the counted calls of all MoE blocks. t: the traffic of all ranks. 0: no rows. */
 double job_rows_evenness(const struct moe_traffic *t);
 
-/* Local. Returns the same for the calls after --expert-replan; 0: it has not happened, or there
- * were no rows. */
+/* Local. Returns the same for the calls after experts moved, up to those of t; 0: there were no
+ * rows.
+ */
 double job_rows_evenness_after(const struct job_replan *r, const struct moe_traffic *t);
 
 /* --- job_metrics.c --- */

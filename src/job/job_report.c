@@ -140,7 +140,7 @@ double job_rows_evenness_after(const struct job_replan *r, const struct moe_traf
 {
     const struct moe_traffic after = {.n_rows = t->n_rows - r->n_rows,
                                       .busiest_rows = t->busiest_rows - r->busiest_rows};
-    return r->n_steps > 0 ? job_rows_evenness(&after) : 0;
+    return job_rows_evenness(&after);
 }
 
 /* Prints how evenly the experts' work was spread. */
@@ -150,7 +150,8 @@ static void print_evenness(const struct job *j, const struct engine_stats *all)
     if (j->layout->ep == 1 || t.n_rows == 0) return;
     log_line(LOG_INFO, "experts' rows: the busiest rank of a block had %.3f times the mean",
              job_rows_evenness(&t));
-    const double after = job_rows_evenness_after(&j->experts.replan, &t);
+    const struct job_replans *r = &j->experts.replans;
+    const double after = r->n > 0 ? job_rows_evenness_after(&r->at[0], &t) : 0;
     if (after > 0)
         log_line(LOG_INFO, "experts' rows: %.3f times the mean after --expert-replan", after);
 }

@@ -109,8 +109,8 @@ class Case:
         expect(found["moves"] > 0 and found["counted_after"] < found["counted_before"] - 0.05, str(found))
 
     def resumes(self):
-        """An expert that cannot be read ends the job; the same job then goes on, on other ranks. How much of it the
-        journal has depends on the time that the first steps took.
+        """An expert that cannot be read ends the job; the same job then goes on, on other ranks, with the places that
+        its counts give. How much of it the journal has depends on the time that the first steps took.
         """
         flags = ["--expert-replan", "12", "--checkpoint-tokens", "4"]
         done, _, _ = self.generate("mixtral", "resumed", "--ep", "2", *flags, "--failpoint", "load:2:EIO",
@@ -118,7 +118,46 @@ class Case:
         expect(done.status == 76 and "--expert-replan" in done.err and "Input/output error" in done.err, str(done))
         expect(MOVED not in done.err, str(done))
         done, rows, _ = self.generate("mixtral", "resumed", "--ep", "4", *flags, ranks=4, journal=True)
-        expect(rows == self.one_rank("mixtral") and MOVED in done.err, f"resumed: {done}")
+        expect(rows == self.one_rank("mixtral") and f"{self.work}/resumed.jsonl.journal.experts" in done.err,
+               f"resumed: {done}")
+
+    def topics(self, name, words):
+        """A file of prompts: 60 of each word. They are computed in this order."""
+        path = self.work / f"{name}.in.jsonl"
+        write_lines(path, [{"custom_id": f"{k}.{i}", "prompt": f"{word} " * 60 + str(i), "max_tokens": 2,
+                            "temperature": 0.7 * (i % 2)} for k, word in enumerate(words) for i in range(60)])
+        return path
+
+    def moves_again(self):
+        """Text that changes in mid-job moves experts again, once its tokens have been counted; text that stays the
+        same does not. A job that is killed behind the change goes on with other ranks.
+        """
+        flags = ["--prefix-cache", "off", "--step-tokens", "128", "--order", "input"]
+        layouts = [(["--ep", "2"], 2), (["--ep", "4", "--expert-copies", "2"], 4),
+                   (["--pp", "2", "--ep", "2", "--expert-copies", "1"], 4)]
+        for name, words, n_most in (("same", ["the", "the"], 1), ("change", ["the", "king", "a b c"], 16)):
+            prompts = self.topics(name, words)
+            whole = self.generate("mixtral", f"{name}.one", *flags, prompts=prompts)[1]
+            for layout, ranks in layouts:
+                done, rows, metrics = self.generate("mixtral", name, *flags, *layout, "--expert-replan", "8",
+                                                    ranks=ranks, prompts=prompts)
+                each = metrics["expert_replan"]["each"]
+                print(name, layout, *each, sep="\n  ")
+                expect(rows == whole, f"{name}, {layout}: other bytes than one rank")
+                expect((len(each) > 1) == (n_most > 1) and len(each) <= n_most, f"{name}, {layout}: {each}")
+                expect(done.err.count(MOVED) == len(each), str(done))
+                expect(all(e["moves"] > 0 and e["counted_after"] < e["counted_before"] for e in each), str(each))
+                expect({**each[0], "max_over_mean_after": 0} == {
+                    **{k: v for k, v in metrics["expert_replan"].items() if k != "each"}, "max_over_mean_after": 0},
+                    str(metrics["expert_replan"]))
+        expect(each[0]["steps"] == 8 and all(e["steps"] % 8 == 0 for e in each), str(each))
+        for at, again in ((60, layouts[1]), (130, layouts[0]), (130, ([], 0))):
+            self.generate("mixtral", "killed", *flags, "--ep", "2", "--expert-replan", "8", "--restart", "--failpoint",
+                          f"step:{at}", ranks=2, prompts=prompts, must=False, journal=True)
+            done, rows, _ = self.generate("mixtral", "killed", *flags, *again[0], "--expert-replan", "8",
+                                          ranks=again[1], prompts=prompts, journal=True)
+            expect(rows == whole, f"killed at step {at}, {again}: other bytes")
+            expect(("killed.jsonl.journal.experts" in done.err) == (again[1] > 0), str(done))
 
     def refusals(self):
         for model, flags, word in (("llama-gqa", [], "dense"),
@@ -135,6 +174,7 @@ def main(shoal, work):
     case.ranks_become_even()
     case.replaces_a_wrong_load()
     case.resumes()
+    case.moves_again()
     case.refusals()
 
 

@@ -64,8 +64,9 @@ enum overlap { OVERLAP_AUTO, OVERLAP_ON, OVERLAP_OFF };
                  "experts with the most tokens, on other ranks and hosts; a token goes to the "    \
                  "nearest; results are the same")                                                  \
     FLAG(uint32_t, expert_replan, "expert-replan", OF_COUNT(0, 1000000000, "N"), .preset = "0",    \
-         .help = "once, after N steps: place experts and their copies anew, by the tokens that "   \
-                 "chose them so far; 0: never; results are the same")
+         .help =                                                                                   \
+             "after N steps, and again where it pays: place experts and their copies anew, by "    \
+             "the tokens that chose them lately; 0: never; results are the same")
 
 struct layout_flags {
     LAYOUT_FLAGS(FLAG_FIELD)
