@@ -491,6 +491,7 @@ void job_close(struct job *j)
     expert_places_destroy(&j->experts.places);
     mem_free(&j->experts.load);
     mem_free(&j->experts.earlier);
+    mem_free(&j->experts.counted);
     mem_free(&j->experts.replans.counted);
     mem_free(&j->experts.replans.recent);
     mem_free(&j->experts.counts_path);

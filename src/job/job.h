@@ -77,6 +77,8 @@ struct job_experts {
     struct job_replans replans;
     char *counts_path; /* JOURNAL.experts; owned; NULL: the job has no journal; lead only */
     int64_t *earlier;  /* [L, E] counts of the job's earlier runs; owned; NULL: none; lead only */
+    bool begins_anew;  /* the job has no earlier runs; with counts_path only */
+    int64_t *counted;  /* [L, E] scratch for the sum over all ranks; owned; NULL: not needed */
     /* the steps after which the counts are kept next, and after which --expert-replan looks at them
      * next; 0: never; lead only */
     uint64_t next_save, next_replan;

@@ -56,22 +56,60 @@ static bool keeps_counts(const struct job *j)
            o->files.output != NULL && o->files.audit == 0;
 }
 
+/* Reads the counts of the job's earlier runs. Counts that cannot be used never stop the job. */
+static struct status read_earlier(struct job *j)
+{
+    struct job_experts *x = &j->experts;
+    struct status unusable = status_ok();
+    if (!file_exists(x->counts_path)) return status_ok();
+    const struct status st =
+        expert_load_read_kept(x->counts_path, &j->layout_model, &x->earlier, &unusable);
+    if (st.code == STATUS_INPUT) unusable = st; /* another model's */
+    if (status_failed(&unusable))
+        log_line(LOG_WARN, "%s; the experts' counts of earlier runs are ignored", unusable.text);
+    return st.code == STATUS_INPUT ? status_ok() : st;
+}
+
+/* Checks that a file can be put at counts_path; otherwise warns, and the job keeps no counts. */
+static void check_counts_path(struct job_experts *x)
+{
+    char *target = NULL;
+    const struct status st = file_target_regular(x->counts_path, &target);
+    mem_free(&target);
+    if (!status_failed(&st)) return;
+    log_line(LOG_WARN, "%s; the experts' counts are not kept", st.text);
+    mem_free(&x->counts_path);
+}
+
 struct status job_counts_open(struct job *j)
 {
     struct job_experts *x = &j->experts;
     char *journal = NULL;
-    struct status unusable = status_ok();
     if (!keeps_counts(j)) return status_ok();
     TRY(job_journal_path(j->o, &journal));
     if (journal == NULL) return status_ok();
-    struct status st = counts_path_of(journal, &x->counts_path);
-    const bool is_new = j->o->lead.restart || !is_journal(journal) || !file_exists(x->counts_path);
-    if (!status_failed(&st) && !is_new)
-        st = expert_load_read_kept(x->counts_path, &j->layout_model, &x->earlier, &unusable);
-    if (status_failed(&unusable))
-        log_line(LOG_WARN, "%s; the experts' counts of earlier runs are ignored", unusable.text);
+    x->begins_anew = j->o->lead.restart || !is_journal(journal);
+    const struct status st = counts_path_of(journal, &x->counts_path);
     mem_free(&journal);
-    return st;
+    TRY(st);
+    check_counts_path(x);
+    return x->counts_path == NULL || x->begins_anew ? status_ok() : read_earlier(j);
+}
+
+void job_counts_begin(const struct job *j)
+{
+    const struct job_experts *x = &j->experts;
+    if (x->counts_path != NULL && x->begins_anew) (void)unlink(x->counts_path);
+}
+
+/* True when a token was counted, in this run or an earlier one. */
+static bool has_tokens(const struct job *j, const int64_t *load)
+{
+    const int64_t *earlier = j->experts.earlier;
+    const size_t n = (size_t)j->model.n_layers * j->model.moe.n_experts;
+    for (size_t i = 0; i < n; i++)
+        if (load[i] > 0 || (earlier != NULL && earlier[i] > 0)) return true;
+    return false;
 }
 
 void job_counts_save(const struct job *j, const int64_t *load)
@@ -79,7 +117,7 @@ void job_counts_save(const struct job *j, const int64_t *load)
     const char *path = j->experts.counts_path;
     struct strbuf s;
     struct file_replace out = {0};
-    if (path == NULL) return;
+    if (path == NULL || !has_tokens(j, load)) return;
     strbuf_init(&s);
     strbuf_puts(&s, "{\"schema\":1,\"model\":");
     strbuf_json_string(&s, j->layout_model.name, strlen(j->layout_model.name));

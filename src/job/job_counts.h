@@ -2,7 +2,7 @@
  * same job begins with them when it resumes with --expert-replan, and another job when
  * --expert-load names the journal. The file is what --metrics writes, reduced to the fields that
  * --expert-load reads. It changes no byte of a result, so a job without it, or with a torn one,
- * goes on. Called by job_experts.c, job_report.c and `shoal plan`. */
+ * goes on. Called by job_experts.c, job_open.c, job_report.c and `shoal plan`. */
 #ifndef SHOAL_JOB_JOB_COUNTS_H
 #define SHOAL_JOB_JOB_COUNTS_H
 
@@ -17,12 +17,18 @@ struct status job_counts_read_flag(const char *path, const struct layout_model *
                                    struct status *unusable);
 
 /* Local, lead. Sets j->experts.counts_path if the job has a journal, and j->experts.earlier to the
- * counts of its earlier runs, unless it begins anew. Warns of counts that cannot be used. Errors:
- * STATUS_INPUT when they are of another model; STATUS_MEMORY. */
+ * counts of its earlier runs, unless it begins anew. Counts that cannot be used, also another
+ * model's, are ignored with a warning. Errors: STATUS_MEMORY; job_journal_path's. */
 struct status job_counts_open(struct job *j);
 
+/* Local, lead. Called once the output is claimed: if the job begins anew, removes the counts that
+ * an earlier job left. */
+void job_counts_begin(const struct job *j);
+
 /* Local, lead. Writes the counts of the earlier runs plus this run's, load [L, E]; nothing without
- * a journal. Only warns of a failure. */
+ * a journal or without tokens. Replaces the file by a rename, without fsync: a killed job leaves
+ * the old file or the new one, a crash of the machine perhaps a torn one. The file may be older
+ * than the journal, or have counted rows that are computed again. Only warns of a failure. */
 void job_counts_save(const struct job *j, const int64_t *load);
 
 #endif

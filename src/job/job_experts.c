@@ -85,10 +85,13 @@ static struct status check_replan(const struct job *j)
                                      "experts stay where they are");
 }
 
-/* Makes what --expert-replan counts with. */
-static struct status start_replans(struct job *j)
+/* Makes the memory to count with between steps, so that counting cannot fail later. */
+static struct status start_counting(struct job *j, bool keeps_counts)
 {
-    struct job_replans *r = &j->experts.replans;
+    struct job_experts *x = &j->experts;
+    struct job_replans *r = &x->replans;
+    if (!keeps_counts && !replans(j)) return status_ok();
+    TRY(mem_alloc(&x->counted, n_loads(j), sizeof *x->counted, "experts' load"));
     if (!replans(j)) return status_ok();
     r->wait = j->experts.next_replan = j->o->layout.expert_replan;
     TRY(mem_alloc(&r->counted, n_loads(j), sizeof *r->counted, "experts' load"));
@@ -99,16 +102,16 @@ struct status job_place_experts(struct job *j)
 {
     struct job_experts *x = &j->experts;
     if (j->o->layout.expert_replan > 0) TRY(check_replan(j));
-    uint64_t has[2] = {x->load_from != NULL,
-                       x->load_from != NULL && x->load_from == x->counts_path};
-    comm_max_u64(j->comm, COMM_WORLD, has, 2);
+    uint64_t has[3] = {x->load_from != NULL,
+                       x->load_from != NULL && x->load_from == x->counts_path,
+                       x->counts_path != NULL};
+    comm_max_u64(j->comm, COMM_WORLD, has, 3);
+    if (has[0] != 0) comm_sum_i64(j->comm, COMM_WORLD, x->load, n_loads(j));
     x->replans.has_earlier = has[1] != 0;
     x->next_save = x->counts_path != NULL ? FIRST_SAVE : 0;
-    TRY(start_replans(j));
-    if (has[0] == 0)
-        return replans(j) || j->layout->n_expert_copies > 0 ? place_evenly(j) : status_ok();
-    comm_sum_i64(j->comm, COMM_WORLD, x->load, n_loads(j));
-    return place_by(j, x->load);
+    TRY(start_counting(j, has[2] != 0));
+    if (has[0] != 0) return place_by(j, x->load);
+    return replans(j) || j->layout->n_expert_copies > 0 ? place_evenly(j) : status_ok();
 }
 
 static bool is_due(uint64_t at, uint64_t n_steps)
@@ -229,16 +232,10 @@ struct status job_count_experts(struct job *j)
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     const uint64_t n_steps = engine_stats_of(j->engine).n_steps;
     uint64_t looks = is_lead && is_due(x->next_replan, n_steps);
-    int64_t *load = NULL;
-    struct status st =
-        comm_agree(j->comm, mem_alloc(&load, n_loads(j), sizeof *load, "experts' load"));
-    if (!status_failed(&st)) {
-        comm_max_u64(j->comm, COMM_WORLD, &looks, 1); /* the lead decides */
-        job_sum_expert_load(j, load);
-        if (is_lead) job_counts_save(j, load);
-        if (is_due(x->next_save, n_steps)) x->next_save = 2 * n_steps;
-        if (looks != 0) st = replan(j, load);
-    }
-    mem_free(&load);
-    return st;
+    comm_max_u64(j->comm, COMM_WORLD, &looks, 1); /* the lead decides */
+    memset(x->counted, 0, n_loads(j) * sizeof *x->counted);
+    job_sum_expert_load(j, x->counted);
+    if (is_lead) job_counts_save(j, x->counted);
+    if (is_due(x->next_save, n_steps)) x->next_save = 2 * n_steps;
+    return looks != 0 ? replan(j, x->counted) : status_ok();
 }

@@ -2,6 +2,7 @@
  * opens the lead's files. */
 #include "base/file.h"
 #include "base/mem.h"
+#include "job/job_counts.h"
 #include "job/job_journal.h"
 #include "job/job_paths.h"
 #include "job/job_private.h"
@@ -519,5 +520,7 @@ struct status job_open_lead(struct job *j)
                                          .journal.session = j->files.session.data,
                                          .journal.failpoint = &j->failpoint,
                                          .journal.claims = j->files.claims};
-    return lead_create(&options, &j->lead);
+    TRY(lead_create(&options, &j->lead));
+    job_counts_begin(j);
+    return status_ok();
 }

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Tests the counts of experts that a job keeps beside its journal: the same job begins with them when it resumes, and
-another job when --expert-load names the journal. Torn counts are ignored, another model's are refused.
+another job when --expert-load names the journal. Torn counts are ignored; another model's are refused there.
 
 usage: expert_counts.py SHOAL WORK_FOLDER
 """
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -25,14 +26,19 @@ class Case:
                                   "max_tokens": 16 + i % 5, "temperature": 0.7 * (i % 2)} for i in range(36)])
         self.whole = self.generate("whole", "--no-journal")[1]
 
-    def generate(self, tag, *flags, ranks=0, statuses=(0,), model=DEMO):
+    def generate(self, tag, *flags, ranks=0, statuses=(0,), model=DEMO, prompts=None):
         output, found = self.work / f"{tag}.jsonl", self.work / f"{tag}.metrics.json"
-        done = self.shoal("generate", "--model", model, "--input", self.input, "--output", output, "--seed", 3,
+        done = self.shoal("generate", "--model", model, "--input", prompts or self.input, "--output", output, "--seed", 3,
                           "--kv-blocks", 60, "--max-batch", 4, "--threads", 1, "--metrics", found, *flags,
                           ranks=ranks, journal=True)
         expect(done.status in statuses, str(done))
         rows = hashlib.sha256(output.read_bytes()).hexdigest() if output.exists() else None
         return done, rows, json.loads(found.read_text()) if done.status == 0 else None
+
+    def copy_job(self, tag, to, *more):
+        """Copies a job's output and journal, and its files with the endings `more`."""
+        for end in ("", ".journal", *more):
+            (self.work / f"{to}.jsonl{end}").write_bytes((self.work / f"{tag}.jsonl{end}").read_bytes())
 
     def counts(self, tag):
         return self.work / f"{tag}.jsonl.journal.experts"
@@ -58,8 +64,7 @@ class Case:
         expect(0 < sum(map(sum, first)) < sum(map(sum, self.loads("kept0"))), str(first))
         for layout, ranks in LAYOUTS[1:]:  # the journal has the same rows for each of them
             tag = f"resumed{len(layout)}"
-            for end in ("", ".journal", ".journal.experts"):
-                (self.work / f"{tag}.jsonl{end}").write_bytes((self.work / f"resumed.jsonl{end}").read_bytes())
+            self.copy_job("resumed", tag, ".journal.experts")
             done, rows, metrics = self.generate(tag, *layout, *flags, ranks=ranks)
             expect(rows == self.whole, f"{layout}: resumed with other bytes")
             expect((f"{PLACED} {self.counts(tag)}" in done.err) == (ranks > 0), str(done))
@@ -83,11 +88,12 @@ class Case:
     def torn(self):
         """A job goes on without counts that are torn, missing, or of something else, and then keeps its own."""
         whole = self.counts("resumed").read_bytes()
-        for k, bytes_ in enumerate((whole[:len(whole) // 2], b"", b"{}", (self.work / "in.jsonl").read_bytes())):
+        half = whole[:len(whole) // 2]
+        for k, bytes_ in enumerate((half, half + bytes(len(whole) - len(half)), b"{}", self.input.read_bytes())):
             tag = f"torn{k}"
-            for end in ("", ".journal"):
-                (self.work / f"{tag}.jsonl{end}").write_bytes((self.work / f"resumed.jsonl{end}").read_bytes())
+            self.copy_job("resumed", tag)
             self.counts(tag).write_bytes(bytes_)
+            Path(f"{self.counts(tag)}.tmp").write_bytes(whole[:9])  # as a kill while counts are written leaves it
             done, _, _ = self.generate("borrowed", "--ep", "2", "--expert-load", self.work / f"{tag}.jsonl.journal",
                                        "--expert-copies", "1", "--no-journal", ranks=2)
             expect(f"{self.counts(tag)}" in done.err and "begins without counts" in done.err, str(done))
@@ -99,18 +105,53 @@ class Case:
         expect(done.status == 3, str(done))
 
     def refuses_another_model(self):
+        """Another model's counts are refused where the user names them. Beside the job's own journal they are only what
+        an earlier job left, so the job resumes without them.
+        """
         mixtral = self.work / "mixtral.h5"
         self.shoal.must("convert", GOLDENS / "mixtral" / "hf", mixtral)
         journal = self.work / "kept0.jsonl.journal"
         done, _, _ = self.generate("refused", "--ep", "2", "--expert-load", journal, ranks=2, statuses=(3,),
                                    model=mixtral)
         expect("another model" in done.err and "Mixtral" in done.err, str(done))
-        for end in ("", ".journal"):
-            (self.work / f"foreign.jsonl{end}").write_bytes((self.work / f"resumed.jsonl{end}").read_bytes())
         changed = {**json.loads(self.counts("kept0").read_text()), "model": "Mixtral, 4 layers, D 64"}
-        self.counts("foreign").write_text(json.dumps(changed))
-        done, _, _ = self.generate("foreign", "--ep", "2", "--expert-replan", "4", ranks=2, statuses=(3,))
-        expect("another model" in done.err and str(self.counts("foreign")) in done.err, str(done))
+        for k, replan in enumerate(([], ["--expert-replan", "4"])):
+            tag = f"foreign{k}"
+            self.copy_job("resumed", tag)
+            self.counts(tag).write_text(json.dumps(changed))
+            done, rows, metrics = self.generate(tag, "--ep", "2", *replan, ranks=2)
+            expect(rows == self.whole and PLACED not in done.err, str(done))
+            expect(f"{self.counts(tag)}: is of another model" in done.err and "ignored" in done.err, str(done))
+            expect(self.loads(tag) == metrics["expert_load"], str(self.loads(tag)))
+
+    def begins_anew(self):
+        """A job that begins anew removes the counts of the job before; one that is refused does not."""
+        self.copy_job("resumed", "anew", ".journal.experts")
+        self.generate("anew", "--ep", "2", "--restart", "--trace", self.input, ranks=2, statuses=(2,))
+        expect(self.counts("anew").exists(), "a refused job removed counts")
+        for flags in (["--restart"], []):
+            if not flags:
+                self.copy_job("resumed", "anew", ".journal.experts")
+                for end in ("", ".journal"):
+                    (self.work / f"anew.jsonl{end}").unlink()
+            self.generate("anew", "--ep", "2", *flags, "--failpoint", "step:20", ranks=2, statuses=KILLED)
+            expect(not self.counts("anew").exists(), f"{flags}: counts of the job before")
+
+    def not_files(self):
+        """A pipe or a folder in the place of the counts is left alone, and nothing waits for it."""
+        for k, make in enumerate((os.mkfifo, os.mkdir)):
+            self.copy_job("resumed", f"odd{k}")
+            make(self.counts(f"odd{k}"))
+            done, rows, _ = self.generate(f"odd{k}", "--ep", "2", "--expert-replan", "4", ranks=2)
+            expect(rows == self.whole and "the experts' counts are not kept" in done.err, str(done))
+            expect(not self.counts(f"odd{k}").is_file(), "it is a file now")
+
+    def without_tokens(self):
+        """A run that computed nothing keeps no counts."""
+        bad = self.work / "bad.jsonl"
+        write_lines(bad, [{"custom_id": "bad", "max_tokens": -1}])
+        self.generate("nothing", "--ep", "2", ranks=2, prompts=bad)
+        expect(not self.counts("nothing").exists(), "counts without tokens")
 
 
 def main(shoal, work):
@@ -120,6 +161,9 @@ def main(shoal, work):
     case.others_begin_with_them()
     case.torn()
     case.refuses_another_model()
+    case.begins_anew()
+    case.not_files()
+    case.without_tokens()
 
 
 if __name__ == "__main__":
