@@ -492,8 +492,7 @@ void job_close(struct job *j)
     mem_free(&j->experts.load);
     mem_free(&j->experts.earlier);
     mem_free(&j->experts.counted);
-    mem_free(&j->experts.replans.counted);
-    mem_free(&j->experts.replans.recent);
+    replan_ledger_fini(&j->experts.replans.ledger);
     mem_free(&j->experts.counts_path);
     device_close(&j->compute.device);
     ckpt_close(&j->ckpt);

@@ -23,6 +23,7 @@
 #include "job/trace_file.h"
 #include "parallel/layout/expert_places.h"
 #include "parallel/layout/layout_choose.h"
+#include "parallel/layout/replan_ledger.h"
 #include "parallel/watch/watchdog.h"
 #include "serve/http/http_port.h"
 #include "serve/lead/lead.h"
@@ -56,13 +57,11 @@ struct job_replan {
 
 enum { JOB_REPLANS_MAX = 16 }; /* in a run; each waits for the steps in flight and reads experts */
 
-/* What --expert-replan counts, and what it did. Of the arrays [L, E], which are owned, each is NULL
- * without the flag. */
+/* What --expert-replan counts, and what it did. */
 struct job_replans {
-    int64_t *counted; /* the counts of this run when they were looked at last */
-    int64_t *recent;  /* the counts since then, plus half of what was recent before */
-    uint64_t wait;    /* steps between two looks at the counts */
-    bool has_earlier; /* the first places are by the counts of the job's earlier runs */
+    struct replan_ledger ledger; /* zeroed without the flag */
+    uint64_t wait;               /* steps between two looks at the counts */
+    bool has_earlier;            /* the first places are by the counts of the job's earlier runs */
     uint32_t n;
     struct job_replan at[JOB_REPLANS_MAX];
 };

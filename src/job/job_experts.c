@@ -85,33 +85,36 @@ static struct status check_replan(const struct job *j)
                                      "experts stay where they are");
 }
 
+/* Places the experts for the first steps. */
+static struct status place_first(struct job *j, bool by_load)
+{
+    if (by_load) return place_by(j, j->experts.load);
+    return replans(j) || j->layout->n_expert_copies > 0 ? place_evenly(j) : status_ok();
+}
+
 /* Makes the memory to count with between steps, so that counting cannot fail later. */
 static struct status start_counting(struct job *j, bool keeps_counts)
 {
     struct job_experts *x = &j->experts;
-    struct job_replans *r = &x->replans;
     if (!keeps_counts && !replans(j)) return status_ok();
     TRY(mem_alloc(&x->counted, n_loads(j), sizeof *x->counted, "experts' load"));
     if (!replans(j)) return status_ok();
-    r->wait = j->experts.next_replan = j->o->layout.expert_replan;
-    TRY(mem_alloc(&r->counted, n_loads(j), sizeof *r->counted, "experts' load"));
-    return mem_alloc(&r->recent, n_loads(j), sizeof *r->recent, "experts' load");
+    x->replans.wait = x->next_replan = j->o->layout.expert_replan;
+    return replan_ledger_init(&x->replans.ledger, j->layout, x->places);
 }
 
 struct status job_place_experts(struct job *j)
 {
     struct job_experts *x = &j->experts;
     if (j->o->layout.expert_replan > 0) TRY(check_replan(j));
-    uint64_t has[3] = {x->load_from != NULL,
-                       x->load_from != NULL && x->load_from == x->counts_path,
+    uint64_t has[3] = {x->load_from != NULL, x->load_from != NULL && x->load_from == x->counts_path,
                        x->counts_path != NULL};
     comm_max_u64(j->comm, COMM_WORLD, has, 3);
     if (has[0] != 0) comm_sum_i64(j->comm, COMM_WORLD, x->load, n_loads(j));
     x->replans.has_earlier = has[1] != 0;
     x->next_save = x->counts_path != NULL ? FIRST_SAVE : 0;
-    TRY(start_counting(j, has[2] != 0));
-    if (has[0] != 0) return place_by(j, x->load);
-    return replans(j) || j->layout->n_expert_copies > 0 ? place_evenly(j) : status_ok();
+    TRY(place_first(j, has[0] != 0));
+    return start_counting(j, has[2] != 0);
 }
 
 static bool is_due(uint64_t at, uint64_t n_steps)
@@ -181,20 +184,6 @@ static void report_moves(const struct job *j, const struct expert_replan *plan,
              r->after.mean, r->after.worst);
 }
 
-/* Adds what was counted since the last look: load [L, E] of the whole run becomes the recent load,
- * scaled to fit. */
-static void take_recent(struct job *j, int64_t *load)
-{
-    struct job_replans *r = &j->experts.replans;
-    const size_t n = j->model.moe.n_experts;
-    for (size_t i = 0; i < n_loads(j); i++) {
-        r->recent[i] = r->recent[i] / 2 + load[i] - r->counted[i];
-        r->counted[i] = load[i];
-        load[i] = r->recent[i];
-    }
-    for (size_t i = 0; i < j->model.n_layers; i++) expert_load_fit(load + i * n, n);
-}
-
 /* Sets when to look at the counts again: soon if experts have moved, otherwise later and later. */
 static void schedule_replan(struct job *j, bool has_moved)
 {
@@ -213,11 +202,14 @@ static struct status replan(struct job *j, int64_t *load)
     struct job_replans *r = &j->experts.replans;
     struct expert_replan plan = {0};
     struct loader_stats stats = {0};
+    const struct expert_places *old = j->experts.places;
     const int64_t move_rows = r->n > 0 || r->has_earlier ? expert_move_rows(j->layout) : 0;
-    take_recent(j, load);
-    struct status st = expert_replan_make(j->layout, j->experts.places, load, move_rows, &plan);
+    struct status st = replan_ledger_look(&r->ledger, j->layout, old, load);
+    if (!status_failed(&st))
+        st = expert_replan_make(j->layout, old, load, move_rows, r->ledger.debt, &plan);
     st = comm_agree(j->comm, st);
     const bool moves = plan.n_moves > 0;
+    if (!status_failed(&st)) replan_ledger_move(&r->ledger, j->layout, old, plan.places, move_rows);
     if (!status_failed(&st) && moves) note_rows_before(j, &r->at[r->n]);
     if (!status_failed(&st)) st = move_experts_to(j, &plan, &stats);
     if (!status_failed(&st) && moves) report_moves(j, &plan, &stats, &r->at[r->n++]);

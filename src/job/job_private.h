@@ -128,9 +128,8 @@ struct draft_source job_draft_source(const struct job *j);
 struct status job_read_expert_load(struct job *j);
 
 /* **Collective (world)**. Places the experts, on every rank, by the load that the lead read; or,
- * without one, as if all experts had the same load where they have copies or will move. Errors:
- * STATUS_USAGE where
- * --expert-replan cannot work, STATUS_MEMORY. */
+ * without one, as if all experts had the same load where they have copies or will move. Makes the
+ * memory to count with. Errors: STATUS_USAGE where --expert-replan cannot work, STATUS_MEMORY. */
 struct status job_place_experts(struct job *j);
 
 /* Local, lead. True when it is time to count the experts' load, after n_steps steps: for
@@ -173,9 +172,7 @@ struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_s
  * over the counted calls of all MoE blocks. t: the traffic of all ranks. 0: no rows. */
 double job_rows_evenness(const struct moe_traffic *t);
 
-/* Local. Returns the same for the calls after experts moved, up to those of t; 0: there were no
- * rows.
- */
+/* Local. Returns the same for the calls after experts moved, up to those of t; 0: no rows. */
 double job_rows_evenness_after(const struct job_replan *r, const struct moe_traffic *t);
 
 /* --- job_metrics.c --- */

@@ -238,8 +238,8 @@ static struct status read_kept(const char *text, size_t n, bool *is_read, struct
     return st;
 }
 
-/* Torn counts, and those of something else, are ignored with a sentence; another model's are not.
- */
+/* Torn counts, and those of something else, are ignored with a sentence; another model's are an
+ * error. */
 static void kept_counts_may_be_torn(void)
 {
     static const char text[] = HEAD "[[],[1,0,7]]}\n";

@@ -1,6 +1,7 @@
 /* New places for experts in a running job: the fullest part gets fewer rows, experts stay where
  * they can, and a layer that would hardly gain keeps its places. */
 #include "parallel/layout/expert_replan.h"
+#include "parallel/layout/replan_ledger.h"
 
 #include <CUnit/CUnit.h>
 #include <stdio.h>
@@ -101,7 +102,7 @@ static void a_hot_expert_moves_alone(void)
     CU_ASSERT(n_in_part(&l, old, 2, 0, 0) == 1 && n_in_part(&l, old, 2, 0, 2) == 1);
     memcpy(load + 8, (const int64_t[]){60, 10, 20, 10}, 4 * sizeof *load);
     struct expert_replan r;
-    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, &r).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, NULL, &r).code, STATUS_OK);
     /* 80 and 20 become 70 and 30: 2 and one of the others change places */
     CU_ASSERT(r.n_layers == 1 && r.n_moves == 2);
     CU_ASSERT(moves_in(old, r.places, 1) == 0 && moves_in(old, r.places, 2) == 2);
@@ -128,7 +129,7 @@ static void parts_of_a_host_may_exchange_all(void)
     for (uint32_t per_host = 1; per_host <= 2; per_host++) {
         struct expert_places *old = place_on(&l, first, per_host);
         struct expert_replan r;
-        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, counted, 0, &r).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, counted, 0, NULL, &r).code, STATUS_OK);
         CU_ASSERT_EQUAL(r.n_moves, per_host == 2 ? 2 : 4);
         CU_ASSERT_EQUAL(n_in_part(&l, r.places, 2, per_host == 2 ? 0 : 1, 1), 1);
         CU_ASSERT_EQUAL(moves_in(old, r.places, 1), 0);
@@ -148,7 +149,7 @@ static void small_gains_move_nothing(void)
     load[8] += 10; /* {0, 2} has 1010 and 15, {1, 3} 1000; another deal gives 1010 and 1005 */
     load[10] += 15;
     struct expert_replan r;
-    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, &r).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, NULL, &r).code, STATUS_OK);
     CU_ASSERT(r.n_moves == 0 && r.n_layers == 0);
     CU_ASSERT(memcmp(old->expert, r.places->expert, (size_t)LAYERS * 4 * sizeof *old->expert) == 0);
     CU_ASSERT_DOUBLE_EQUAL(r.before.worst, r.after.worst, 0);
@@ -167,7 +168,8 @@ static void moves_must_pay(void)
     memcpy(load + 8, (const int64_t[]){60, 10, 20, 10}, 4 * sizeof *load);
     for (int64_t move_rows = 20; move_rows <= 21; move_rows++) {
         struct expert_replan r;
-        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, move_rows, &r).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, move_rows, NULL, &r).code,
+                              STATUS_OK);
         CU_ASSERT_EQUAL(r.n_moves, move_rows == 20 ? 2 : 0);
         CU_ASSERT_EQUAL(r.n_layers, move_rows == 20 ? 1 : 0);
         CU_ASSERT_EQUAL(moves_in(old, r.places, 2), r.n_moves);
@@ -188,6 +190,107 @@ static void bytes_of_weights_count(void)
     CU_ASSERT_EQUAL(expert_move_rows(&l), 240);
     l.model.weights[CLASS_EXPERTS] = (struct layout_weight){.group = 32, .group_bytes = 18};
     CU_ASSERT_EQUAL(expert_move_rows(&l), 67);
+    l.n_expert_replicas = 4; /* each reads the expert, and has a fourth of the rows */
+    CU_ASSERT_EQUAL(expert_move_rows(&l), 270);
+}
+
+/* --- the ledger ------------------------------------------------------------------------------ */
+
+/* Two topics, and the load of a look at each in layer 2. The best places of either give the fullest
+ * part 50 of 100 rows; in the other topic it then has 70. In the first places it has 60 in both. */
+static const int64_t topics[2][4] = {{40, 30, 20, 10}, {40, 10, 20, 30}};
+
+/* A job that looks at its counts, as job_experts.c does. */
+struct watched {
+    struct layout l;
+    struct expert_places *places;
+    struct replan_ledger ledger;
+    int64_t load[LAYERS * 4], move_rows;
+    uint32_t n_replans;
+};
+
+static void watch_start(struct watched *w, struct arch *arch, int64_t move_rows)
+{
+    const int64_t even[LAYERS * 4] = {0, 0, 0, 0, 5, 5, 5, 5, 9, 9, 9, 9};
+    *w = (struct watched){.l = make_layout(arch, 4, 2, 0), .move_rows = move_rows};
+    w->places = place_on(&w->l, even, 2);
+    CU_ASSERT_EQUAL_FATAL(replan_ledger_init(&w->ledger, &w->l, w->places).code, STATUS_OK);
+}
+
+static void watch_stop(struct watched *w)
+{
+    replan_ledger_fini(&w->ledger);
+    expert_places_destroy(&w->places);
+}
+
+/* Counts `times` looks' tokens of a topic, then looks. Returns whether experts moved. */
+static bool watch_topic(struct watched *w, uint32_t topic, int64_t times)
+{
+    int64_t load[LAYERS * 4];
+    struct expert_replan r;
+    for (int e = 0; e < 4; e++) w->load[8 + e] += times * topics[topic][e];
+    memcpy(load, w->load, sizeof load);
+    struct status st = replan_ledger_look(&w->ledger, &w->l, w->places, load);
+    CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
+    st = expert_replan_make(&w->l, w->places, load, w->move_rows, w->ledger.debt, &r);
+    CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
+    const bool moves = r.n_moves > 0;
+    replan_ledger_move(&w->ledger, &w->l, w->places, r.places, w->move_rows);
+    expert_places_take(w->places, r.places, LAYERS);
+    w->n_replans += moves;
+    expert_replan_fini(&r);
+    return moves;
+}
+
+/* Two experts change places for 2 x 20 rows, and save 20 at each look that the topic stays. After
+ * some looks the layer owes nothing, so each change of the topic is followed. */
+static void moves_that_pay_leave_no_debt(void)
+{
+    struct arch arch;
+    struct watched w;
+    watch_start(&w, &arch, 20);
+    for (uint32_t turn = 0; turn < 6; turn++) {
+        for (int look = 0; look < 6; look++) watch_topic(&w, turn % 2, 1);
+        CU_ASSERT(w.n_replans == turn + 1 && w.ledger.debt[2] == 0 && w.ledger.price[2] == 0);
+    }
+    watch_stop(&w);
+}
+
+/* Topics that take turns with the looks: a move saves as much as it loses, so there is no other.
+ * Once the text stays, experts move again, as longer waits count more tokens. */
+static void moves_that_do_not_pay_end(void)
+{
+    struct arch arch;
+    struct watched w;
+    watch_start(&w, &arch, 20);
+    for (uint32_t look = 0; look < 100; look++) watch_topic(&w, look % 2, 1);
+    CU_ASSERT_EQUAL(w.n_replans, 1);
+    CU_ASSERT(w.ledger.debt[1] == 0 && w.ledger.debt[2] > 0);
+    bool moves = false;
+    for (int64_t wait = 1; wait <= 16 && !moves; wait *= 2) moves = watch_topic(&w, 1, wait);
+    CU_ASSERT(moves);
+    watch_stop(&w);
+}
+
+static void debts_are_counted_in_rows(void)
+{
+    struct arch arch;
+    struct watched w;
+    for (int64_t debt = 20; debt <= 21; debt++) {
+        watch_start(&w, &arch, 10);
+        w.ledger.debt[2] = w.ledger.price[2] = debt;
+        /* four times the 10 saved rows pay for two moves and 20 rows, not for 21 */
+        CU_ASSERT_EQUAL(watch_topic(&w, 0, 1), debt == 20);
+        CU_ASSERT_EQUAL(w.ledger.debt[2], debt == 20 ? 40 : 21);
+        if (debt == 20) {
+            CU_ASSERT(!watch_topic(&w, 0, 1)); /* the places are the best, and saved 10 rows */
+            CU_ASSERT_EQUAL(w.ledger.debt[2], 30);
+            w.ledger.debt[2] = 35;
+            CU_ASSERT(!watch_topic(&w, 1, 1)); /* lost 10; no more than the price is owed */
+            CU_ASSERT(w.ledger.debt[2] == 40 && w.ledger.price[2] == 40);
+        }
+        watch_stop(&w);
+    }
 }
 
 /* A layer in which no token chose an expert keeps its places. */
@@ -199,7 +302,7 @@ static void layers_without_counts_keep_their_places(void)
     struct expert_places *old = place_on(&l, load, 2);
     memset(load, 0, sizeof load);
     struct expert_replan r;
-    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, &r).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, NULL, &r).code, STATUS_OK);
     CU_ASSERT(r.n_moves == 0 && r.before.worst == 0 && r.after.worst == 0);
     expert_replan_fini(&r);
     expert_places_destroy(&old);
@@ -229,7 +332,7 @@ static void random_loads_move_no_more_than_they_must(void)
         struct expert_places *fresh = place_on(&l, load, per_host);
         struct expert_replan r;
         struct expert_evenness best;
-        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, &r).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, NULL, &r).code, STATUS_OK);
         CU_ASSERT_EQUAL(expert_evenness_of(&l, fresh, load, &best).code, STATUS_OK);
         CU_ASSERT(r.after.worst <= best.worst * 1.021 && r.after.mean <= r.before.mean);
         for (uint32_t layer = 1; layer < LAYERS; layer++) {
@@ -269,6 +372,9 @@ void suite_expert_replan(CU_pSuite suite)
     CU_add_test(suite, "small gains", small_gains_move_nothing);
     CU_add_test(suite, "moves must pay", moves_must_pay);
     CU_add_test(suite, "bytes of weights", bytes_of_weights_count);
+    CU_add_test(suite, "no debt", moves_that_pay_leave_no_debt);
+    CU_add_test(suite, "topics in turn", moves_that_do_not_pay_end);
+    CU_add_test(suite, "debt in rows", debts_are_counted_in_rows);
     CU_add_test(suite, "no counts", layers_without_counts_keep_their_places);
     CU_add_test(suite, "random loads", random_loads_move_no_more_than_they_must);
     CU_add_test(suite, "large counts", large_counts_are_halved);

@@ -1,5 +1,5 @@
-/* Shared by expert_places.c, expert_deal.c and expert_replan.c: one layer while its experts are
- * placed, and the lists of places. */
+/* Shared by expert_places.c, expert_deal.c, expert_replan.c and replan_ledger.c: one layer while
+ * its experts are placed, and the lists of places. */
 #ifndef SHOAL_PARALLEL_LAYOUT_EXPERT_PLACES_PRIVATE_H
 #define SHOAL_PARALLEL_LAYOUT_EXPERT_PLACES_PRIVATE_H
 
@@ -70,5 +70,15 @@ void expert_places_list(struct expert_places *p, uint32_t layer);
 /* Local. Copies places, with another load [L, E]. Errors: STATUS_MEMORY. */
 struct status expert_places_copy(const struct layout *l, const struct expert_places *from,
                                  const int64_t *load, struct expert_places **out);
+
+/* Local. Sets *most to the expected rows of a layer's fullest part. of_part [ep]: scratch. Errors:
+ * STATUS_MEMORY. */
+struct status expert_places_fullest(const struct layout *l, const struct expert_places *p,
+                                    const int64_t *load, uint32_t layer, int64_t *of_part,
+                                    int64_t *most);
+
+/* Local. Returns how many places of a layer have another expert than in `old`. */
+uint64_t expert_places_moves(const struct expert_places *old, const struct expert_places *p,
+                             uint32_t layer);
 
 #endif

@@ -12,6 +12,7 @@ struct match {
     const struct expert_places *old;
     const uint32_t *was, *dealt; /* [P] the experts at the old places, and as they were dealt */
     int64_t move_rows;           /* as expert_replan_make's */
+    const int64_t *debt;         /* [L] likewise; NULL: none */
     uint32_t pp;
     uint32_t *takes;  /* [ep] for each part, the dealt part whose experts it gets */
     bool *is_taken;   /* [ep] */
@@ -121,10 +122,9 @@ static void take_layer_places(struct match *x, const struct expert_places *dealt
     expert_places_list(p, layer);
 }
 
-/* Returns the expected rows of a layer's fullest part in *most. of_part [ep]: scratch. */
-static struct status fullest_in(const struct layout *l, const struct expert_places *p,
-                                const int64_t *load, uint32_t layer, int64_t *of_part,
-                                int64_t *most)
+struct status expert_places_fullest(const struct layout *l, const struct expert_places *p,
+                                    const int64_t *load, uint32_t layer, int64_t *of_part,
+                                    int64_t *most)
 {
     struct expert_rows_expected rows = {.of_part = of_part};
     TRY(expert_rows_expect(l, p, load, layer, &rows));
@@ -134,9 +134,8 @@ static struct status fullest_in(const struct layout *l, const struct expert_plac
     return status_ok();
 }
 
-/* Returns how many places of a layer have another expert. */
-static uint64_t moves_of(const struct expert_places *old, const struct expert_places *p,
-                         uint32_t layer)
+uint64_t expert_places_moves(const struct expert_places *old, const struct expert_places *p,
+                             uint32_t layer)
 {
     const size_t n_places = old->n_places;
     uint64_t n = 0;
@@ -151,8 +150,9 @@ static void replan_layer(struct match *x, const struct expert_places *dealt, uin
 {
     const size_t n_places = p->n_places;
     take_layer_places(x, dealt, layer, p);
-    const int64_t n_moves = (int64_t)moves_of(x->old, p, layer);
-    if (n_saved * EXPERT_REPLAN_AHEAD >= n_moves * x->move_rows) return;
+    const int64_t price = (int64_t)expert_places_moves(x->old, p, layer) * x->move_rows;
+    const int64_t debt = x->debt != NULL ? x->debt[layer] : 0;
+    if (n_saved * EXPERT_REPLAN_AHEAD >= price + debt) return;
     memcpy(p->expert + layer * n_places, x->was, n_places * sizeof *p->expert);
     expert_places_list(p, layer);
 }
@@ -168,8 +168,8 @@ static struct status replan_layers(struct match *x, const int64_t *load,
             int64_t now, then;
             if (layer >= x->l->model.arch->n_layers || !x->l->model.arch->layer.is_moe[layer])
                 continue;
-            TRY(fullest_in(x->l, x->old, load, layer, of_part, &now));
-            TRY(fullest_in(x->l, dealt, load, layer, of_part, &then));
+            TRY(expert_places_fullest(x->l, x->old, load, layer, of_part, &now));
+            TRY(expert_places_fullest(x->l, dealt, load, layer, of_part, &then));
             if (then * 100 <= now * (100 - EXPERT_REPLAN_GAIN) && now > 0)
                 replan_layer(x, dealt, layer, now - then, out->places);
         }
@@ -181,7 +181,7 @@ static void count_moves(const struct expert_places *old, uint32_t n_layers,
                         struct expert_replan *out)
 {
     for (uint32_t layer = 0; layer < n_layers; layer++) {
-        const uint64_t n = moves_of(old, out->places, layer);
+        const uint64_t n = expert_places_moves(old, out->places, layer);
         out->n_moves += n;
         out->n_layers += n > 0;
     }
@@ -213,13 +213,15 @@ done:
 
 int64_t expert_move_rows(const struct layout *l)
 {
-    return (int64_t)(layout_weight_bytes(&l->model, CLASS_EXPERTS) * EXPERT_MOVE_BYTE_ROWS);
+    const double row = layout_weight_bytes(&l->model, CLASS_EXPERTS) * EXPERT_MOVE_BYTE_ROWS;
+    return (int64_t)(row * l->n_expert_replicas);
 }
 
 struct status expert_replan_make(const struct layout *l, const struct expert_places *old,
-                                 const int64_t *load, int64_t move_rows, struct expert_replan *out)
+                                 const int64_t *load, int64_t move_rows, const int64_t *debt,
+                                 struct expert_replan *out)
 {
-    struct match x = {.l = l, .old = old, .move_rows = move_rows};
+    struct match x = {.l = l, .old = old, .move_rows = move_rows, .debt = debt};
     *out = (struct expert_replan){0};
     struct status st = expert_places_copy(l, old, load, &out->places);
     if (!status_failed(&st)) st = replan_with(&x, load, out);

@@ -24,18 +24,21 @@ enum {
     EXPERT_REPLAN_AHEAD = 4 /* the load is taken to last for this many times the counted rows */
 };
 
-/* Local. Returns the rows that one moved expert costs, by the bytes of its weights. */
+/* Local. Returns the rows that one moved expert costs, by the bytes of its weights. Replicas of the
+ * experts share a part's rows, and each of them reads the expert. */
 int64_t expert_move_rows(const struct layout *l);
 
 /* Local. Deals the experts as expert_places_create does, by load [L, E], each 0 to EXPERT_LOAD_MAX.
  * A layer keeps its old places if new ones save less than EXPERT_REPLAN_GAIN, or if they do not
  * pay: the rows that its fullest part saves, EXPERT_REPLAN_AHEAD times, must be at least move_rows
- * for each place that gets another expert (move_rows 0: they always pay). In other layers parts of
- * one host with equally many places may exchange all their experts, so that more experts stay where
- * they are (chosen greedily), and an expert that stays in a part keeps its place there. `old` is
- * borrowed, and has the hosts of the ranks. Errors: STATUS_MEMORY. fini frees the places. */
+ * for each place that gets another expert, and debt [L] (replan_ledger.h; NULL: none) of the layer
+ * beyond that. move_rows 0: new places cost nothing. In other layers parts of one host with equally
+ * many places may exchange all their experts, so that more experts stay where they are (chosen
+ * greedily), and an expert that stays in a part keeps its place there. `old` is borrowed, and has
+ * the hosts of the ranks. Errors: STATUS_MEMORY. fini frees the places. */
 struct status expert_replan_make(const struct layout *l, const struct expert_places *old,
-                                 const int64_t *load, int64_t move_rows, struct expert_replan *out);
+                                 const int64_t *load, int64_t move_rows, const int64_t *debt,
+                                 struct expert_replan *out);
 void expert_replan_fini(struct expert_replan *r);
 
 /* Local. Copies the places and the load of `from` into p, both of the same layout, which has
