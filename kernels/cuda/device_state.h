@@ -18,7 +18,7 @@ enum {
         STATES_BYTES / 2, /* the part for partial sums when the rest holds integer sums */
     GEMM_SUMS_BYTES = STATES_BYTES - GEMM_LEAVES_BYTES,
     GEMM_X_BYTES = 32 << 20, /* bytes of rows rounded for products */
-    DEVICE_ALGORITHMS = 64,  /* most known algorithms, by element type and number of inputs */
+    DEVICE_ALGORITHMS = 64,  /* most entries of device_gemm.algorithms */
 };
 
 /* A pinned staging buffer for copies to or from the device. */
@@ -200,8 +200,8 @@ void device_gemm_columns(struct device *d, const struct linear_args *a, size_t n
 /* Local. Runs a linear with leaves whose integer sums are wanted (a->sums). */
 void device_gemm_leaves(struct device *d, const struct linear_args *a);
 
-/* Local. Runs a linear with leaves whose values are wanted (a->sums NULL). False: the library does
- * not have the products for all leaves, and y is unchanged. */
+/* Local. Runs a linear with leaves whose values are wanted (a->sums NULL). False, with y unchanged:
+ * the library lacks a product, or the partial sums of one row do not fit the memory. */
 bool device_gemm_sums(struct device *d, const struct linear_args *a);
 
 /* copies.c. Local. As mem_ops_put, mem_ops_get and mem_ops_get_later (device.h). */

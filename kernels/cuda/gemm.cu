@@ -1,6 +1,6 @@
 /* Helpers around a library's matrix products: they round rows for it, copy its results to another
  * stride, add partial sums to integer sums or to values, and fill operands and compare results for
- * the trials of gemm_trials.c. One thread per element, but for rounding. */
+ * the trials of gemm_trials.c. One thread per element, except in gemm_round. */
 #include "kernels/cuda/dialect.h"
 
 BLOCK_INLINE void gemm_store(enum dtype t, void *to, size_t i, float x)

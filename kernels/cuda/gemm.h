@@ -11,8 +11,8 @@ enum {
     GEMM_ALIGN_OUTPUTS = PACKED_FLAT_OUTPUTS, /* with other numbers of outputs, the library has been
                                                  seen to add in another order (cuBLASLt 13.1 on an
                                                  H200) */
-    GEMM_TRIED_ROWS = 512,                    /* most rows in the trials of an algorithm, */
-    GEMM_TRIED_MANY_ROWS = 4096,              /* and of one for many rows */
+    GEMM_TRIED_ROWS = 512,                    /* most rows in the trials of an algorithm */
+    GEMM_TRIED_MANY_ROWS = 4096,              /* most rows in those of one for many rows */
 };
 
 /* A part of a flat weight's inputs: `batch` products of k inputs each, from input k0 on. */

@@ -12,8 +12,8 @@ enum {
     ALGORITHMS_MAX = 16,
     TRIED_OUTPUTS = 96, /* outputs in the trial of an algorithm */
     TRIED_LEAVES = 3,
-    CHECKED_ROWS = 128,      /* rows in the trial of a weight's shape at load, */
-    CHECKED_MANY_ROWS = 512, /* and of the second algorithm */
+    CHECKED_ROWS = 128,      /* rows in the trial of a weight's shape at load */
+    CHECKED_MANY_ROWS = 512, /* rows in that trial of the algorithm for many rows */
     W_BYTES = STATES_BYTES / 2,
 };
 

@@ -34,8 +34,10 @@ struct known_run {
 enum {
     PRODUCT_WORDS = 14,
     PRODUCTS_MAX = 512,
-    CHANGE_FEW = 2,  /* a graph is changed when at most CHANGE_FEW + n / CHANGE_PART of a run's */
-    CHANGE_PART = 8, /* n launches differ; otherwise another graph is made, up to GRAPHS_ALIKE */
+    /* A graph is changed when at most CHANGE_FEW + n / CHANGE_PART of a run's n launches differ;
+     * otherwise another graph is made, up to GRAPHS_ALIKE. */
+    CHANGE_FEW = 2,
+    CHANGE_PART = 8,
 };
 
 struct graphs {

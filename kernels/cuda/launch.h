@@ -123,20 +123,20 @@ enum cuda_kernel {
 enum {
     CUDA_THREADS = 128,    /* threads of every block */
     CUDA_LINEAR_ROWS = 8,  /* rows of a block of linear, linear_quant, linear_few, linear_groups */
-    CUDA_FEW_OUTPUTS = 32, /* linear_few: outputs of a block, */
-    CUDA_FEW_BYTES = 4096, /* bytes of a panel (packed tile) fetched per step, */
-    CUDA_FEW_STAGES = 5,   /* steps held in shared memory, */
+    CUDA_FEW_OUTPUTS = 32, /* linear_few: outputs of a block */
+    CUDA_FEW_BYTES = 4096, /* linear_few: bytes of a panel (packed tile) fetched per step */
+    CUDA_FEW_STAGES = 5,   /* linear_few: steps held in shared memory */
     CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* bytes from panel to panel, so that banks differ */
     CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
     CUDA_GROUPS_SLICE = 32,  /* linear_groups: inputs of a slice, which one thread adds up */
     CUDA_GROUPS_SLOTS = 256, /* most slots in shared memory; slots: slices times rows */
-    CUDA_GROUPS_SLOT = PANEL_COLUMNS * 12,  /* bytes of a slot: i32 sums; operands of fma */
+    CUDA_GROUPS_SLOT = PANEL_COLUMNS * 12,  /* bytes of a slot: an i32 and two floats per output */
     CUDA_ROPE_HEADS = CUDA_THREADS / LANES, /* heads of a block of rope_kv */
     CUDA_LIST = 4,                          /* most linears of one launch */
     CUDA_ROUND_RUN = 4,                     /* gemm_round: elements of a thread */
-    CUDA_GEMM_FEW_ROWS = 16,                /* gemm_few: rows and outputs of a block, */
-    CUDA_GEMM_FEW_OUTPUTS = 32,
-    CUDA_GEMM_FEW_STAGES = 8, /* and steps of 64 inputs held in shared memory */
+    CUDA_GEMM_FEW_ROWS = 16,                /* gemm_few: most rows of a block */
+    CUDA_GEMM_FEW_OUTPUTS = 32,             /* gemm_few: outputs of a block */
+    CUDA_GEMM_FEW_STAGES = 8,               /* gemm_few: steps of 64 inputs held in shared memory */
     CUDA_GEMM_FEW_SHARED =
         CUDA_GEMM_FEW_STAGES * (CUDA_GEMM_FEW_ROWS + CUDA_GEMM_FEW_OUTPUTS) * 128,
     CUDA_HALF_RUN = 32,           /* 16-bit operands: leaves (K-blocks) are multiples of this */

@@ -311,8 +311,8 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
     launch(d, &c, first, leafy, n_tiles, &w);
 }
 
-/* Runs several quantized linears of few rows as one launch, because each alone gives work to a part
- * of the processors. False: at least one needs another kernel, and nothing was run. */
+/* Runs several quantized linears of few rows as one launch, because one of them alone leaves
+ * processors idle. False: at least one needs another kernel, and nothing was run. */
 static bool run_list(struct device *d, const struct linear_args *a, size_t n)
 {
     struct linear_list_work list = {.n = (uint32_t)n};

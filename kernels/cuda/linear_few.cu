@@ -33,7 +33,7 @@ BLOCK_INLINE uint8_t *few_stage(const struct few_part *p, uint32_t step, uint32_
     return p->shared + (step % CUDA_FEW_STAGES * FEW_PANELS + panel) * CUDA_FEW_STRIDE;
 }
 
-/* Returns the inputs of a step; for quantized weights, whole groups. */
+/* Returns the number of inputs of a step; for quantized weights, whole groups. */
 BLOCK_INLINE uint32_t few_at_once(const struct few_part *p)
 {
     return (uint32_t)(CUDA_FEW_BYTES / few_bytes(p->rows.w, 1));

@@ -23,11 +23,11 @@ enum {
     HALF_PANELS = HALF_OUTPUTS / PANEL_COLUMNS,
     HALF_WARPS_ACROSS = CUDA_THREADS / WARP_THREADS / HALF_WARPS_DOWN,
     DOWN = HALF_ROWS / HALF_WARPS_DOWN / MMA_M,        /* products of a warp over the rows */
-    ACROSS = HALF_OUTPUTS / HALF_WARPS_ACROSS / MMA_N, /* and over the outputs */
+    ACROSS = HALF_OUTPUTS / HALF_WARPS_ACROSS / MMA_N, /* products of a warp over the outputs */
     RUN_ROW_BYTES = HALF_RUN * 2,                      /* bytes of one row's inputs in a run */
     RUN_FLOATS_BYTES = HALF_RUN * PANEL_COLUMNS * 2,   /* a run of a panel, 16-bit weights */
     RUN_CODES_BYTES =
-        HALF_K * PANEL_COLUMNS, /* the same for 4-bit values; 8-bit values take twice that */
+        HALF_K * PANEL_COLUMNS, /* a run of a panel, 4-bit values; 8-bit values: twice that */
     ROWS_BYTES = HALF_STEP / HALF_RUN * HALF_ROWS * RUN_ROW_BYTES,
     PIECE = 16,
 };

@@ -35,16 +35,16 @@ enum {
     MMA_PANELS = MMA_OUTPUTS / PANEL_COLUMNS,
     MMA_WARPS_ACROSS = CUDA_THREADS / WARP_THREADS / MMA_WARPS_DOWN,
     DOWN = MMA_ROWS / MMA_WARPS_DOWN / MMA_M, /* products of a warp over the rows */
-    ACROSS = MMA_PANELS / MMA_WARPS_ACROSS,   /* panels of a warp, */
-    HALVES = 2,                               /* of two products each */
+    ACROSS = MMA_PANELS / MMA_WARPS_ACROSS,   /* panels of a warp */
+    HALVES = 2,                               /* products over a panel's outputs */
     TILES = DOWN * ACROSS * HALVES,
     ROWS_BYTES = MMA_ROWS * MMA_STEP,
     PANEL_BYTES = MMA_STEP * PANEL_COLUMNS,
     STAGE_BYTES = ROWS_BYTES + MMA_PANELS * PANEL_BYTES,
     ROW_STRIDE = MMA_ROWS + 4, /* numbers from group to group, so that banks differ */
     ROW_SUMS = GROUPS * ROW_STRIDE * 4,
-    SCALES = 2 * ROW_SUMS, /* where in a window the weights' scales begin, up to 4 bytes each, */
-    ZEROS = SCALES + MMA_PANELS * GROUPS * PANEL_COLUMNS * 4, /* and the zero points */
+    SCALES = 2 * ROW_SUMS, /* byte of a window at which weights' scales begin, up to 4 bytes each */
+    ZEROS = SCALES + MMA_PANELS * GROUPS * PANEL_COLUMNS * 4, /* the same for zero points */
     WINDOW_BYTES = ZEROS + MMA_PANELS * GROUPS * PANEL_COLUMNS,
     WINDOW_STEPS = GROUPS * QUANT_LEAST / MMA_STEP, /* steps of a window, at least */
     SUM_ZERO = 0x4B400000, /* where integer sums start: the bits of SUM_ZERO_FLOAT */
@@ -65,7 +65,7 @@ struct mma_part {
     uint32_t panel0, n_panels; /* first panel of the block; panels from it to the weight's end */
     uint32_t scale_bytes;      /* of one packed scale */
     uint32_t leaf;             /* with MMA_FOLDS: inputs of a leaf, whole groups */
-    bool offsets;              /* quant_offset may not be zero */
+    bool offsets;              /* whether quant_offset can be other than 0 */
     uint8_t *shared;
 };
 
@@ -199,7 +199,7 @@ BLOCK_INLINE void mma_fetch(enum quant_kind kind, const struct mma_part *p, uint
 
 /* --- products -------------------------------------------------------------------------------- */
 
-/* Loads 16 rows from r0 on; run counts the products' inputs, 32 at a time, in the stage. */
+/* Loads inputs [32 run, 32 run + 32) of a stage for 16 rows, from r0 on: one product's operand. */
 BLOCK_INLINE void mma_load_rows(const uint8_t *stage, uint32_t run, uint32_t r0, struct mma_a *a)
 {
     const void *rows[WARP_LANES];
@@ -300,8 +300,9 @@ BLOCK_INLINE void mma_load_row_group(const uint8_t *window, uint32_t group, uint
     }
 }
 
-/* Ends a group for the outputs o of a lane's panel: chain = fma((float)sum, sw * sx, chain). Then
- * the sums start again at zero. */
+/* Ends a group for output o of the four that a lane has in a panel, for all rows of the lane:
+ *     chain = fma((float)(sum + offset * x->sum), scale * x->scale, chain)
+ * Then the sums start again at zero. */
 BLOCK_INLINE void mma_chain(struct mma_warp *state, uint32_t i, uint32_t panel, uint32_t o,
                             float scale, int32_t offset, const struct mma_row_group *x)
 {
@@ -315,7 +316,7 @@ BLOCK_INLINE void mma_chain(struct mma_warp *state, uint32_t i, uint32_t panel, 
     }
 }
 
-/* offsets: p->offsets, as a compile-time constant */
+/* Ends a group for all outputs of a warp. `offsets` is p->offsets as a compile-time constant. */
 BLOCK_INLINE void mma_end_group(enum quant_kind kind, bool offsets, const struct mma_part *p,
                                 uint32_t warp, struct mma_warp *state)
 {
@@ -384,7 +385,8 @@ BLOCK_INLINE void mma_fold(const struct mma_part *p, uint32_t warp, struct mma_w
     }
 }
 
-/* Writes a sum over all leaves, or its value; no other block has this output. */
+/* Writes a sum over all leaves to `sums`; or its value to y, added if a->adds. No other block has
+ * this output. */
 BLOCK_INLINE void mma_write_sum(const struct mma_part *p, uint32_t r, uint32_t n, int64_t sum)
 {
     const struct packed *w = p->rows.w;

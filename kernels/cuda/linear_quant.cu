@@ -1,6 +1,6 @@
 /* Linears that turn quantized weights into floats, in the CPU's order: with float activations
- * (weight-only), and fp8 with many rows. On tensor cores: linear_codes*.cu. Quantized weights times
- * quantized activations are in linear_groups.cu and linear_mma.cu. */
+ * (weight-only), and fp8 with many rows. linear_codes*.cu do this on tensor cores. linear_groups.cu
+ * and linear_mma.cu multiply quantized weights with quantized activations. */
 #include "kernels/cuda/linear_tile.h"
 
 BLOCK_INLINE void quant_floats(const struct linear_work *a, const struct linear_part *p, float *acc)

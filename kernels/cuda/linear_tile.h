@@ -12,7 +12,7 @@ struct linear_part {
     const struct packed *w;
     size_t row0;        /* first row in x and y */
     uint32_t n_rows;    /* of this block: at least 1, at most at_once (linear_rows_of) */
-    uint32_t n, k0, k1; /* the output; its inputs [k0, k1) */
+    uint32_t n, k0, k1; /* the output's number; its inputs [k0, k1) */
     uint32_t panel, column;
 };
 
@@ -88,9 +88,9 @@ BLOCK_INLINE uint32_t quant_doubled(uint32_t nibbles)
     return (0x80808080u + size - 2 * (size & minus)) ^ 0x80808080u; /* 128 keeps bytes apart */
 }
 
-/* Returns the factor of the row's sum of quantized values that is added to a group's sum of
- * products, to correct it for the zero point. The products use the weight's stored values (int8:
- * less 128). */
+/* Returns the offset that corrects a group's sum of products for the zero point: the exact sum is
+ * that sum plus offset times the sum of the row's quantized values. The products use the weight's
+ * stored values (int8: less 128). */
 BLOCK_INLINE int32_t quant_offset(const struct packed *w, size_t n, size_t g)
 {
     if (w->quant.kind == QUANT_MXFP4) return 0;

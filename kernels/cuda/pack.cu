@@ -1,5 +1,5 @@
-/* Packs weights into panels (packed tiles), and rows also into flat weights, as they arrive on the
- * device. kern.h describes the layout. */
+/* Packs weights, as they arrive on the device, into panels (packed tiles); pack_rows also fills
+ * flat (row-major) weights. kern.h describes the layouts. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/ops.h"
 #include "kernels/quant_body.h"

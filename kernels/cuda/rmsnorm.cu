@@ -59,7 +59,8 @@ BLOCK_INLINE void norm_mean(const struct norm_part *p)
     BLOCK_SYNC();
 }
 
-/* Squares x - mean; the mean is 0 for an RMS norm. Sets lanes[LANES], the norm's factor. */
+/* Sums the squares of x - mean; the mean is 0 for an RMS norm. Sets lanes[LANES], the norm's
+ * factor. */
 BLOCK_INLINE void norm_square_chains(const struct norm_part *p)
 {
     FOR_THREADS(t)

@@ -37,7 +37,8 @@ BLOCK_INLINE uint32_t router_n_before(const float *keys, uint32_t n, uint32_t i)
     return n_before;
 }
 
-/* Returns the sum of all experts' exponentials, for softmax; 0 for sigmoids. */
+/* Returns the sum of all experts' exponentials; 0 if each score depends on its own logit alone
+ * (kern_router_is_apart). */
 BLOCK_INLINE float router_sum(const struct router_args *a, const struct router_part *r)
 {
     float sum = 0.0f;

@@ -55,8 +55,8 @@ BLOCK_INLINE void scatter_rows_block(const struct scatter_args *a, struct cuda_b
 }
 CUDA_KERNEL(scatter_rows, scatter_args)
 
-/* Adds column d of a token to its integer sums, or stores it as a float. Adds to the token's
- * counter atomically, because threads of other columns add to it too. */
+/* Adds the sum of column d to the token's integer sums, or stores it as a float. Adds n_bad to the
+ * token's counter atomically, because threads of other columns add to that counter too. */
 BLOCK_INLINE void combine_store(const struct combine_choices *a, size_t token, size_t d,
                                 int64_t sum, int64_t n_bad)
 {
