@@ -11,10 +11,10 @@
 struct kv_shape {
     uint32_t n_layers, n_blocks, n_kv_heads, head_dim;
     enum dtype dtype;
-    bool latent;           /* V is K: one half per block */
-    uint32_t index_dim;    /* latent: elements of an index key; a block's keys follow its half, in
-                              the same type; 0: none */
-    const bool *has_index; /* [n_layers] the layers with such keys; NULL: all; borrowed until
+    bool latent;           /* V is K, and only K is stored */
+    uint32_t index_dim;    /* with latents: elements of an index key; a block's index keys follow
+                              its K, in the same type; 0: none */
+    const bool *has_index; /* [n_layers] the layers with index keys; NULL: all; borrowed until
                               kv_pool_create returns */
 };
 

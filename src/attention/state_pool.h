@@ -8,9 +8,10 @@
 #include "kernels/ops.h"
 
 struct state_shape {
-    uint32_t n_layers, n_slots; /* layers with states */
+    uint32_t n_layers, n_slots; /* n_layers: those with states */
     struct delta_shape layer;
-    uint64_t n_floats; /* of a layer's states of a sequence, if they are no delta rule's; else 0 */
+    uint64_t n_floats; /* of a sequence's states in a layer with compressed entries; 0: the layers
+                          have states as in `layer` */
 };
 
 struct state_pool {
@@ -27,10 +28,11 @@ uint64_t state_pool_slot_bytes(const struct state_shape *shape);
 struct status state_pool_create(const struct state_shape *shape, struct state_pool **out);
 void state_pool_destroy(struct state_pool **p);
 
-/* Local. Returns the states of the i-th layer that has some. */
+/* Local. Returns the states of the i-th layer that has some; shape.n_floats is 0. */
 struct delta_states state_pool_layer(const struct state_pool *p, uint32_t i);
 
-/* Local. Returns [slots, shape.n_floats], the same for states that are no delta rule's. */
+/* Local. Returns the states [slots, shape.n_floats] of the i-th layer that has some; shape.n_floats
+ * is above 0. */
 float *state_pool_floats(const struct state_pool *p, uint32_t i);
 
 #endif

@@ -45,7 +45,7 @@ uint32_t leaf_choose_quantized(uint64_t n_columns, uint32_t unit, uint64_t n_lea
 
 /* Local. Returns the largest quantization group, out of `group`, 64 and 32, for which a
  * row-parallel tensor has at least n_least leaves of at most 512 columns that are multiples of the
- * group and of `whole` (value_dim; 1: no such limit); 32 if no group does. */
+ * group and of `whole` (value_dim; 1: heads do not matter); 32 if no group does. */
 uint32_t leaf_fit_group(uint64_t n_columns, uint32_t whole, uint32_t group, uint64_t n_least);
 
 /* Local. Returns the least common multiple of a and b, both above 0; 0 if it needs more than 32

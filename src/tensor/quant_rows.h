@@ -1,4 +1,4 @@
-/* The bytes of quantized activations: kernels/act.c allocates them, memory plans count them. */
+/* The bytes of quantized activations, which kernels/act.c lays out and memory plans count. */
 #ifndef SHOAL_TENSOR_QUANT_ROWS_H
 #define SHOAL_TENSOR_QUANT_ROWS_H
 
