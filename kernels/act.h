@@ -44,10 +44,10 @@ struct scatter_args;
 void act_codes_scatter(const struct kern_table *k, struct act_rows *rows, const struct packed *w,
                        const struct quant_rows *from, const struct scatter_args *slots);
 
-/* Local. Returns the quantized rows from row `row` on. */
+/* Local. Returns `all` from row `row` on; the result borrows the memory of `all`. */
 struct quant_rows act_codes_from(const struct quant_rows *all, size_t row);
 
-/* Local. Whether act_codes for w would overwrite values that are grouped by another size. */
+/* Local. Whether act_codes for w would overwrite values that were made for another group size. */
 bool act_codes_replace(const struct act_rows *rows, const struct packed *w);
 
 #endif

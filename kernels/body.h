@@ -35,7 +35,7 @@ DEVICE_INLINE float kern_grid_limit(uint32_t grid_bits)
     return kern_pow2f(51 - (int)grid_bits);
 }
 
-/* Half of that limit, as an integer on the grid (weighted_*.c). */
+/* Half of kern_grid_limit, in steps of the grid (weighted_*.c). */
 #define WEIGHTED_HALF ((int64_t)1 << 50)
 
 /* Returns a weighted value on the grid: llrint(v * 2^g) with v = weight * y, which is exact in
@@ -65,8 +65,8 @@ static inline void kern_count_bad(int64_t *counter, int64_t n_bad)
     if (n_bad != 0) __atomic_fetch_add(counter, n_bad, __ATOMIC_RELAXED);
 }
 
-/* Does the same for the 32-bit counter of a row without sums; a row's leaves times its outputs are
- * far fewer than 2^31. */
+/* Does what kern_count_bad does for the 32-bit counter of a row whose integer sums are not kept. A
+ * row's leaves times its outputs are far fewer than 2^31. */
 static inline void kern_mark_bad(int32_t *bad, int64_t n_bad)
 {
     if (n_bad != 0) __atomic_fetch_add(bad, (int32_t)n_bad, __ATOMIC_RELAXED);
@@ -96,14 +96,14 @@ DEVICE_INLINE size_t kern_last_visible(const struct attn_args *a, const struct s
     return a->window > 0 && last - p >= a->window ? p + a->window - 1 : last;
 }
 
-/* Returns the divisor of a row's output. A sink far above all scores makes it infinite, and the
- * output 0. */
+/* Returns the divisor of a row's output. A sink far above all scores makes the divisor infinite,
+ * and the output 0. */
 DEVICE_INLINE float kern_attention_sum(const struct attn_args *a, size_t head, float max, float sum)
 {
     return a->sinks != NULL ? sum + el_exp_body(a->sinks[head] - max) : sum;
 }
 
-/* Returns the floats of attn_slice.parts for one tile and head: whole cache lines. */
+/* Returns the number of floats of attn_slice.parts for one tile and head: whole cache lines. */
 DEVICE_INLINE size_t kern_part_floats(size_t head_dim)
 {
     return head_dim + 16;
@@ -117,7 +117,7 @@ DEVICE_INLINE void *kern_kv_half(const struct kv_view *kv, int32_t block, int wh
     return (char *)kv->base + half * (kv_half_bytes(kv->dtype, kv->head_dim) + kv->beside_bytes);
 }
 
-/* Returns the address of the scales of such int8 keys or values. */
+/* Returns the address of the scales [slot] of a block's int8 keys or values (kern_kv_half). */
 DEVICE_INLINE float *kern_kv_scales(const void *half, size_t head_dim)
 {
     return (float *)((uintptr_t)half + KV_BLOCK_TOKENS * head_dim);

@@ -100,7 +100,7 @@ DEVICE_INLINE float kern_sigmoid(float x)
     return 1.0f / (1.0f + el_exp_body(-x));
 }
 
-/* Returns the score of such an expert. */
+/* Returns an expert's score by its own logit alone: the root of the softplus, or the sigmoid. */
 DEVICE_INLINE float kern_router_apart(const struct router_args *a, float logit)
 {
     return a->rule.kind == ROUTER_ROOT_RENORM ? sqrtf(el_softplus_body(logit))
@@ -157,7 +157,7 @@ DEVICE_INLINE float kern_router_key_of(const struct router_args *a, float logit,
     return a->bias != NULL ? score + a->bias[e] : score;
 }
 
-/* Returns the keys of all experts: the logits themselves, or own [E], which it fills. */
+/* Returns the keys of all experts: the logits themselves, or `own` [E], filled with keys. */
 DEVICE_INLINE const float *kern_router_keys(const struct router_args *a, const float *logits,
                                             float max, float sum, float *own)
 {
@@ -193,7 +193,7 @@ DEVICE_INLINE void kern_router_ids(const struct router_args *a, const float *log
 }
 
 /* Sets the weights of the chosen experts: their scores, renormalised and scaled as the rule says.
- * max is the largest logit of all experts, sum the sum of their exponentials. */
+ * max is the largest logit of all experts, sum the sum of all exp(logit - max) (for softmax). */
 DEVICE_INLINE void kern_router_weights(const struct router_args *a, const float *logits,
                                        const int32_t *ids, float max, float sum, float *weights)
 {

@@ -1,5 +1,5 @@
-/* Asks the CPU and the system which instruction sets they have, and SHOAL_CPU which of these to
- * hide. */
+/* Asks the CPU and the system which instruction sets this process may use. The environment variable
+ * SHOAL_CPU hides some of them. */
 #include "kernels/cpu.h"
 
 #include "base/config.h"

@@ -6,7 +6,7 @@
  * lanes_f32, and
  *     lanes_load(codes)                  a vector of quantized values, four bytes in each lane
  *     lanes_down(v, bits)                each lane shifted right
- *     lanes_value(kind, v, zero, scale)  the weight of the quantized value in a lane's low bits
+ *     lanes_value(kind, v, zero, scale)  the weights whose quantized values are the lanes' low bits
  *     lanes_zeros(zeros), lanes_set(x)   LANES_AT_ONCE zero points; x in each lane
  *     lanes_scales(format, scales, i)    scales [i, i + LANES_AT_ONCE)
  *     lanes_put(to, v)                   an aligned store */

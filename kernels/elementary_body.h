@@ -1,5 +1,5 @@
 /* Elementary functions and activation functions, as inline functions. elementary.c exports exp,
- * sincos, log and softplus; the kernels of every instruction set and of the GPU use them all for
+ * sincos, log, softplus and GELU; kernels of every instruction set and of the GPU call them for
  * single elements. They are compiled with and without FMA instructions; fma is
  * correctly rounded either way, so the bits are the same. */
 #ifndef SHOAL_KERNELS_ELEMENTARY_BODY_H
@@ -110,10 +110,12 @@ DEVICE_INLINE float el_geglu_body(float gate, float up)
     return gate / (1.0f + el_exp_body(v * EL_GELU_TWICE)) * up;
 }
 
-/* GELU: x times the normal distribution function, max(x, 0) - |x| Q(|x|) with the upper tail
- * Q(x) = erfc(x / sqrt 2) / 2. The tail is the rational approximation of Abramowitz and Stegun
- * 7.1.26, t P(t) exp(-x^2 / 2) with t = 1 / (1 + 0.3275911 x / sqrt 2), whose error is below
- * 1e-7. Beyond 16 it is 0. A NaN stays NaN. */
+/* GELU(x) = x F(x), where F is the standard normal distribution function, computed as
+ *     max(x, 0) - z Q(z)   with z = |x| and the upper tail Q(z) = 1 - F(z) = erfc(z / sqrt 2) / 2
+ * By Abramowitz and Stegun 7.1.26, Q(z) = t P(t) exp(-z^2 / 2) with t = 1 / (1 + EL_GELU_T z) and
+ * P(t) = P1 + P2 t + ... + P5 t^4; EL_GELU_T is 0.3275911 / sqrt 2, and P1 to P5 are half of their
+ * coefficients. The error of Q is below 1e-7. z is clamped to EL_GELU_TOP, where Q is 0 already, so
+ * that an infinite x gives no NaN. A NaN stays NaN. */
 #define EL_GELU_TOP 16.0f
 #define EL_GELU_T   0.23164189f
 #define EL_GELU_P1  0.127414796f

@@ -1,7 +1,7 @@
-/* Finds fp8 weights whose values kernels may decode without looking at them. A kernel moves the
- * bits of an E4M3 number to their places in a float, which is wrong for NaN, and gives a subnormal
- * float for a subnormal number, with which some CPUs multiply slowly; so it looks for both in each
- * cache line of weights. With one row that is a sixth of its time. */
+/* Finds fp8 weights that kernels may decode without looking for special values. A kernel moves the
+ * bits of an E4M3 number to their places in a float. That is wrong for NaN, and makes a subnormal
+ * number a subnormal float, with which some CPUs multiply slowly; so kernels look for both in each
+ * cache line of weights. With one row this search is a sixth of their time. */
 #ifndef SHOAL_KERNELS_FP8_PLAIN_H
 #define SHOAL_KERNELS_FP8_PLAIN_H
 

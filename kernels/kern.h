@@ -115,11 +115,11 @@ struct linear_group {
  *     w = (float)(code - zero) * sw, rounded once; for fp8 and mxfp4 (float)value * sw.
  *
  * On tensor cores, a device of DEVICE_LAW or DEVICE_FREE multiplies f16 and bf16 weights, and
- * quantized ones with float activations, unless `exact` is set or a leaf is no multiple of 32. x is
- * rounded to the weight's type (for quantized weights: to bf16). For quantized weights, chain =
- * fma(sum over the group, sw, chain). With S = the sum of |x w| over the K inputs (of a leaf) of
- * rounded x, an output is within (K + 8) * 2^-23 * S of the exact sum of x w; its bits never depend
- * on other rows or outputs. */
+ * quantized ones with float activations, unless `exact` is set; weights in panels also need leaves
+ * that are multiples of 32 and a K up to 2^18. x is rounded to the weight's type (for quantized
+ * weights: to bf16). For quantized weights, chain = fma(sum over the group, sw, chain). With S =
+ * the sum of |x w| over the K inputs (of a leaf) of rounded x, an output differs from the exact sum
+ * of x w by at most (K + 8) * 2^-23 * S; its bits never depend on other rows or outputs. */
 struct linear_args {
     const struct linear_group *groups;
     size_t n_groups;
@@ -175,7 +175,8 @@ DEVICE_INLINE size_t kv_half_bytes(enum dtype t, uint32_t head_dim)
 struct seq_rows {
     size_t row0, n_rows, pos0;
     const int32_t *blocks; /* borrowed, ceil((pos0 + n_rows) / 64) entries */
-    uint32_t slot;         /* of its states; a row at position 0 starts from those of no rows */
+    uint32_t slot;         /* of its recurrent states; a row at position 0 ignores the slot's
+                              content and starts from the initial states */
 };
 
 /* Consecutive rows of one value head of a recurrent layer, for n columns of the head's state S
@@ -314,7 +315,7 @@ struct router_args {
     uint32_t n_experts, n_chosen;
     struct router_rule rule;
     const float *bias; /* [E], added to the keys, not to the weights, of ROUTER_SIGMOID,
-                          ROUTER_BIASED and both .._RENORM; NULL: none */
+                          ROUTER_BIASED, the .._RENORM of both and ROUTER_ROOT_RENORM; NULL: none */
     /* [T, K] in host memory: the experts of each row, in any order, instead of those with the
      * largest keys; NULL: none. Not with ROUTER_MIXER, not on a device */
     const int32_t *given;
@@ -353,7 +354,7 @@ struct kern_table {
     void (*grid_add)(const int64_t *sums, size_t n, uint32_t grid_bits, float *h);
 
     /* Computes the sum of struct weighted_rows, as floats, or adds it to `sums` [n]. Returns the
-     * number of values that were too large. */
+     * number of values that were too large or NaN. */
     int64_t (*weighted_to_f32)(const struct weighted_rows *a, float *y);
     int64_t (*weighted_add)(const struct weighted_rows *a, int64_t *sums);
 

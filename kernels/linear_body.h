@@ -43,8 +43,8 @@ enum {
     FEW_STREAMS = 2,    /* panels side by side for one or two rows: enough independent chains, and
                            memory delivers two streams faster than one or four */
     AHEAD_BYTES = 6144, /* prefetch distance of a stream; shorter if a tile has more streams */
-    MANY_ROWS = 40,     /* fewer rows (but above FEW_ROWS) have short K-slices: each of their few
-                           tiles converts more of the next one */
+    MANY_ROWS = 40,     /* fewer rows (but above FEW_ROWS) have short K-slices, because their few
+                           tiles must convert all of the next K-slice */
     MOST_ROWS = 12,     /* most rows of a register tile */
     LINE_FLOATS = 16,   /* floats of a cache line */
     LINE_BYTES = 64,    /* bytes of a cache line */
@@ -68,8 +68,8 @@ struct slice {
     size_t x_stride;
     float *y;                 /* of the first row; unless sums is given */
     size_t y_stride, y_panel; /* y_panel: the panel with which y begins */
-    int64_t *sums;            /* of the first row; NULL with leaves: y gets the sums as floats, */
-    int32_t *bad;             /* and bad the counters */
+    int64_t *sums;            /* of the first row; NULL with leaves: y gets the sums as floats */
+    int32_t *bad;             /* of the first row: the counters, with leaves and sums NULL */
     size_t n_rows, panel0, panel1;
 };
 
@@ -244,7 +244,7 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
     for (size_t r = 0; leafy && r < n_rows; r++) count_bad(s, r, n_bad[r]);
 }
 
-/* Returns the panels of a register tile of few rows. */
+/* Returns the number of panels of a register tile of few rows. */
 ALWAYS_INLINE size_t few_panels(enum dtype t, size_t n_rows)
 {
     const size_t fit = TILE / n_rows, wide = fit < FEW_PANELS ? fit : FEW_PANELS;
@@ -369,7 +369,7 @@ ALWAYS_INLINE unsigned add_leaf(const struct block *b, bool first, size_t at, si
     return bad;
 }
 
-/* Does the same for the last leaf of rows [r, end), and stores the result. */
+/* Does what add_leaf does for the last leaf of rows [r, end), and stores the result. */
 ALWAYS_INLINE unsigned add_last_leaf(const struct block *b, const struct piece *p, bool first,
                                      size_t r, size_t end)
 {

@@ -13,7 +13,7 @@ enum {
 };
 
 /* w[j] = input j of sixteen outputs of a panel times their scale, rounded once. `scale` is
- * enlarged; with `large` it is as stored. */
+ * enlarged (fp8_enlarged); with `large` it is as stored. */
 ALWAYS_INLINE void fp8_quad(struct fp8_codes c, struct v16 scale, fp8_large large, struct v16 *w)
 {
     if (__builtin_expect(fp8_is_rare(c, large), 0)) {

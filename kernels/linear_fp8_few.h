@@ -16,7 +16,7 @@ enum {
     FP8_LONE_ROWS = 4,   /* from so many rows on, the chains of one panel keep the multiply-adds
                             busy, and more panels only need more registers */
     FP8_PLAIN_ROWS = 3,  /* most rows for which it matters whether each code is looked at */
-    FP8_APART_ROWS = 10, /* most rows converted in registers whose inputs share cache sets */
+    FP8_APART_ROWS = 10, /* most rows of a tile, if the rows' inputs share cache sets */
 };
 
 /* The position of a register tile in one group of inputs. */

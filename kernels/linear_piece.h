@@ -7,7 +7,7 @@
 #include "kernels/linear_fp8.h"
 
 enum {
-    ROWS_TOGETHER = 3, /* rows that one address register reaches with the stride */
+    ROWS_TOGETHER = 3, /* rows addressed from one register, by multiples of the stride */
     STEPS = 4,         /* inputs of an unrolled loop; divides LINE_FLOATS */
 };
 

@@ -57,11 +57,12 @@ struct quant_tile {
     const float (*scales)[QUANT_PIECE_GROUPS][PANEL_COLUMNS];  /* [panel][group] */
     const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* SET_SIGNED: bias - zero point;
                                                                   else -zero point; in 16 bits */
-    const uint8_t *ahead; /* quantized values to prefetch meanwhile: ahead_stride bytes to the
-                             next panel, */
-    size_t ahead_stride, ahead_step; /* ahead_step bytes in each group */
-    bool begins;                     /* with SET_ENDS: the chains begin with this K-slice, at +0 */
-    const struct quant_end *end;     /* SET_ENDS: where to store ended chains; NULL: none end */
+    /* Quantized values to prefetch meanwhile: ahead_step bytes of each panel in each group; panels
+     * are ahead_stride bytes apart. */
+    const uint8_t *ahead;
+    size_t ahead_stride, ahead_step;
+    bool begins;                 /* with SET_ENDS: the chains begin with this K-slice, at +0 */
+    const struct quant_end *end; /* SET_ENDS: where to store ended chains; NULL: none end */
 };
 
 /* The instruction set also defines these constants:

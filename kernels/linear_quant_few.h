@@ -8,9 +8,9 @@
 #include "kernels/linear_quant_body.h"
 
 enum {
-    QUANT_CODES_AHEAD = 3072, /* bytes of quantized weights to prefetch: as many as a core can have
-                                 in flight and its first-level cache holds */
-    QUANT_SCALES_AHEAD = 512, /* bytes of scales to prefetch */
+    QUANT_CODES_AHEAD = 3072, /* prefetch distance in the quantized weights, in bytes: as many as a
+                                 core can have in flight and its first-level cache holds */
+    QUANT_SCALES_AHEAD = 512, /* prefetch distance in the scales, in bytes */
 };
 
 /* The operands of the chains of a few rows and one panel. */

@@ -11,7 +11,7 @@ enum {
     LINEAR_LOAD_COST = 4, /* loading a weight costs as much as this many multiply-adds */
     QUANT_SPEED = 4,      /* int8 multiply-adds in the time of one f32 multiply-add */
     TILE_PANELS = 4,      /* panels of the widest register tile */
-    PAIRED_PANELS = 2,    /* panels that one row of floats multiplies at a time */
+    PAIRED_PANELS = 2,    /* panels that kernels multiply side by side for one row of floats */
     TILES_WORTH = 16,     /* with this many tiles, whole tiles can be divided evenly enough */
 };
 

@@ -43,7 +43,7 @@ struct place {
  *     k 256    3  4  5    8  9 */
 struct piece {
     size_t group, panel, k, n_k;
-    bool begins, ends; /* whether the leaf begins with it, ends with it */
+    bool begins, ends; /* whether it is the first, the last K-slice of its leaf */
 };
 
 ALWAYS_INLINE struct piece piece_at(const struct slice *s, bool leafy, size_t n_panels,

@@ -64,7 +64,7 @@ void op_rmsnorm(const struct kern_table *k, const struct norm_args *a);
 /* Copies the rotary part of each head from x to out and rotates the copy (rope). */
 struct rope_tails {
     const float *x; /* [T, n_heads], x_stride apart, rot elements each */
-    float *out;     /* likewise, out_stride apart */
+    float *out;     /* [T, n_heads], out_stride apart, rot elements each */
     size_t x_stride, out_stride;
     const float *cos, *sin; /* [T, rot / 2] */
     size_t n_rows, n_heads, rot;
@@ -84,9 +84,9 @@ struct square_sums_args {
 };
 void op_head_square_sums(const struct kern_table *k, const struct square_sums_args *a);
 
-/* The second half, for x [T, n] in place: x_i = (x_i * r) * w_i with r = 1 / sqrt(sum /
- * (float)n_whole + eps), where sum = the chain of plain adds, from +0, of the row's n_sums entries
- * of sums [T, stride]. */
+/* The second half of the norm of op_head_square_sums, for x [T, n] in place: x_i = (x_i * r) * w_i
+ * with r = 1 / sqrt(sum / (float)n_whole + eps), where sum = the chain of plain adds, from +0, of
+ * the row's n_sums entries of sums [T, stride]. */
 struct norm_whole {
     float *x;
     const float *w;       /* [n] */
@@ -229,7 +229,7 @@ struct pool_args {
 /* Runs struct pool_args. Not on a device. */
 void op_pool(const struct kern_table *k, const struct pool_args *a);
 
-/* Local. Returns the floats of a sequence's state. */
+/* Local. Returns the number of floats of a sequence's state. */
 static inline size_t pool_state_floats(uint32_t parts, uint32_t dim)
 {
     return 3 * (size_t)parts * dim;
@@ -393,8 +393,9 @@ struct sigmoid_heads {
 };
 void op_sigmoid_heads(const struct kern_table *k, const struct sigmoid_heads *a);
 
-/* y = swiglu (or geglu, by `kind`) of gate and up, n columns of each row. With a limit, of
- * min(gate_i, limit) and min(max(up_i, -limit), limit); a NaN stays NaN. */
+/* y = activation(gate) * up, as kern_gate computes it by `kind`, for n columns of each row. With a
+ * limit, y = swiglu of min(gate_i, limit) and min(max(up_i, -limit), limit), whatever `kind` is; a
+ * NaN stays NaN. */
 struct swiglu_args {
     const float *gate, *up; /* [n_rows, stride] */
     size_t stride, n_rows, n;
@@ -440,7 +441,8 @@ void op_scale(const struct kern_table *k, float *x, float w, size_t n);
  *       l_jk = mix_(2n + jn + k) * scale_2 + base_(2n + jn + k)
  *   comb_jk /= (sum over j of comb_jk) + eps; then, iterations - 1 times,
  *   comb_jk /= (sum over k of comb_jk) + eps; comb_jk /= (sum over j of comb_jk) + eps
- * Sums are chains of plain adds, ascending, from +0. With `pre` alone, post and comb are NULL. */
+ * Sums are chains of plain adds, ascending, from +0. With `pre` alone, post and comb are NULL. Not
+ * on a device. */
 struct stream_weights_args {
     const float *mix;          /* [n_rows, (2 + n) n]; with pre alone [n_rows, n] */
     const float *base, *scale; /* [(2 + n) n], [3]; with pre alone [n], [1] */
@@ -664,8 +666,8 @@ struct rope_table_args {
 };
 void op_rope_table(const struct kern_table *k, const struct rope_table_args *a);
 
-/* Local. Returns outputs [first, first + n) of a weight in panels, both multiples of PANEL_COLUMNS,
- * as a weight of its own, which borrows w's memory. */
+/* Local. Returns outputs [first, first + n) of a weight in panels as a weight of its own, which
+ * borrows w's memory. first and n are multiples of PANEL_COLUMNS. */
 struct packed packed_outputs(const struct packed *w, size_t first, size_t n);
 
 /* Local. Returns the bytes of a packed weight [n_out, n_in] of a type; SIZE_MAX: overflow. */

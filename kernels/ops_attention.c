@@ -14,7 +14,7 @@ enum {
     RUN_QUERIES = 256, /* queries of a run (rows times heads); they share loaded keys and values */
     SHORT_QUERIES = 128,  /* queries of a run if long runs are too few for the threads */
     RUNS_PER_THREAD = 16, /* runs per thread that keep all threads busy */
-    LOAD_COST = 8,        /* cost of loading a key and value, in queries that use them */
+    LOAD_COST = 8,        /* a key and value's load costs as much as this many queries' use */
     QUERY_COST = 8,       /* cost of a query besides its positions, in positions */
     UNITS_PER_THREAD = 4, /* with this many units per thread, tiles are not divided */
     WORTH_TILES = 4,      /* fewest tiles of a row worth dividing */

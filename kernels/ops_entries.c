@@ -80,7 +80,8 @@ static void clear_sums(const struct pool_sums *p, size_t n)
     }
 }
 
-/* At the first row of an entry: the sums of the rows before, which count for it, become its own. */
+/* At the first row of an entry: the sums that earlier rows made for it become its own, and the sums
+ * for the entry after it begin. */
 static void begin_entry(const struct pool_args *a, float *state, size_t channel, size_t n)
 {
     const struct pool_sums own = sums_at(state, a->parts - 1, a->dim, channel);
@@ -93,8 +94,8 @@ static void begin_entry(const struct pool_args *a, float *state, size_t channel,
     clear_sums(&next, n);
 }
 
-/* Runs the rows of a sequence through n channels. The sums of a finished entry go to the first part
- * of v in its last row. */
+/* Runs the rows of a sequence through n channels. The quotient S / L of a finished entry goes to
+ * the first part of v in the entry's last row. */
 static void pool_channels(const struct pool_job *job, const struct seq_rows *seq, size_t channel,
                           size_t n)
 {
@@ -237,7 +238,7 @@ static struct seen seen_by(const struct entry_attention *a, const struct seq_row
                          .chosen = chooses ? a->chosen + (seq->row0 + row) * a->n_chosen : NULL};
 }
 
-/* Copies what a row sees from number 64 tile on, at most 64 keys and entries, to block `to`. */
+/* Copies number 64 tile to 64 tile + 63 of the keys and entries that a row sees to block `to`. */
 static void gather_entries_tile(const struct gather_rows *g, const struct seq_rows *seq, size_t row,
                                 size_t tile, size_t to)
 {

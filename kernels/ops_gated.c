@@ -67,8 +67,8 @@ static void run_piece(const struct gated_job *job, const struct linear_args *gat
     }
 }
 
-/* Does the same for a few panels at a time in scratch memory; only the quantized values are kept.
- */
+/* Does what run_piece does, a few panels at a time in scratch memory; only the quantized values are
+ * kept. */
 static void run_in_scratch(const struct gated_job *job, const struct linear_slice *whole)
 {
     struct scratch s;

@@ -121,8 +121,8 @@ struct gather_job {
     size_t n_rows, n_tiles;
 };
 
-/* Copies the keys and values of a row's chosen positions from number 64 n on, at most 64, to block
- * `to` of job->to. */
+/* Copies the keys and values of one tile of a row's chosen positions, number 64 n to 64 n + 63, to
+ * block `to` of job->to. */
 static void gather_tile(const struct gather_job *job, const struct sparse_walk *w, size_t n,
                         size_t to)
 {

@@ -7,7 +7,8 @@
 
 enum { ROUND_COST = 4 /* multiply-adds of an element: a product, two roundings, a quotient */ };
 
-/* The largest |x| as bits, whose order is that of the numbers. */
+/* Returns the bits of the largest |x|. As integers they are in the order of the numbers, with NaN
+ * above infinity. */
 static uint32_t largest_of(const float *x, size_t n)
 {
     uint32_t most = 0;

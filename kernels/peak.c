@@ -132,7 +132,7 @@ struct status peak_memory_init(struct peak_memory *m, struct team *team, size_t 
     m->base = mmap(NULL, m->n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (m->base == MAP_FAILED) {
         m->base = NULL;
-        return status_make(STATUS_MEMORY, "the array of %zu bytes to be read could not be had",
+        return status_make(STATUS_MEMORY, "no memory for an array of %zu bytes to read",
                            m->n_bytes);
     }
     (void)madvise(m->base, m->n_bytes, MADV_HUGEPAGE); /* else small pages: slower, not wrong */

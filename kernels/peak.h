@@ -48,8 +48,8 @@ struct peak_memory {
 struct status peak_memory_init(struct peak_memory *m, struct team *team, size_t n_bytes);
 void peak_memory_fini(struct peak_memory *m);
 
-/* Local. Reads the array once, but for a small rest, on all threads of the team; returns the bytes
- * read. Variant 0 .. PEAK_READS - 1 chooses a way to read; the best one counts. */
+/* Local. Reads the array once, except a small remainder, on all threads of the team; returns the
+ * bytes read. Variant 0 .. PEAK_READS - 1 chooses a way to read; the best one counts. */
 enum { PEAK_READS = 3 };
 double peak_read(const struct peak_memory *m, struct team *team, int variant);
 

@@ -11,8 +11,8 @@
 
 enum { WEIGHTED_LEAST = 16 };
 
-/* Sums columns [i, i + n), one by one. Returns the number of values that are too large for the
- * grid. */
+/* Sums columns [i, i + n), one by one. Returns the number of values that are NaN or too large for
+ * the grid. */
 static int64_t weighted_columns(const struct weighted_rows *a, size_t i, size_t n, int64_t *sums)
 {
     int64_t n_bad = 0;

@@ -1,4 +1,4 @@
-/* Fills in AVX-512's entries, then replaces linears with int8 and int4 weights by AMX's. */
+/* Takes AVX-512's entries, except linears with int8 and int4 weights, which AMX has itself. */
 #include "kernels/amx/amx.h"
 
 void kern_fill_amx(struct kern_table *t)

@@ -43,7 +43,8 @@ ALWAYS_INLINE struct v16 fp8_enlarged(struct v16 scale)
     return (struct v16){_mm256_mul_ps(scale.a, factor), _mm256_mul_ps(scale.b, factor)};
 }
 
-/* Above 0x74 for each number of b that takes the longer path; see fp8_is_rare in avx512/fp8.h. */
+/* Returns bytes above 0x74 for the numbers of b that take the longer path; see fp8_is_rare in
+ * avx512/fp8.h. */
 ALWAYS_INLINE __m256i fp8_rank(__m256i b)
 {
     return _mm256_and_si256(_mm256_add_epi8(b, _mm256_set1_epi8(118)), _mm256_set1_epi8(0x7D));
@@ -63,7 +64,7 @@ ALWAYS_INLINE bool fp8_is_rare(struct fp8_codes c, fp8_large large)
 }
 
 /* w[j] = input j of sixteen outputs times their scale, rounded once, for any values and scales.
- * `scale` is enlarged; with `large` it is as stored. */
+ * `scale` is enlarged (fp8_enlarged); with `large` it is as stored. */
 ALWAYS_INLINE void fp8_any(struct fp8_codes c, struct v16 scale, fp8_large large, struct v16 *w)
 {
     const __m256 factor = _mm256_set1_ps(large != 0 ? 1.0f : 0x1p-120f);

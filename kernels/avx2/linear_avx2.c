@@ -1,5 +1,5 @@
-/* The float linear on AVX2. A panel's sixteen outputs fill two registers, which are an accumulator;
- * a register tile has six of them. */
+/* The float linear on AVX2. An accumulator is two registers, which hold a panel's sixteen outputs.
+ * A register tile has six accumulators. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/vec.h"
@@ -12,8 +12,8 @@ enum {
     PIECE = 256,         /* inputs of a K-slice: 16 KiB per panel, as f32 */
     SHORT_PIECE = PIECE, /* inputs of a K-slice with 7 to 39 rows */
     BLOCK_ROWS = 256,    /* rows that share a converted K-slice */
-    COPY_ROWS = 128,     /* the same if inputs are copied: these, chains and sums fill 330 KB
-                            of the second-level cache */
+    COPY_ROWS = 128,     /* rows that share a converted K-slice if inputs are copied: inputs, chains
+                            and sums fill 330 KB of the second-level cache */
     GROUP_TILES = 8,     /* panels that share the rows' copied inputs */
 };
 

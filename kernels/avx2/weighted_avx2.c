@@ -3,8 +3,8 @@
  * product of a weight and a value is exact in double, so one fma multiplies and rounds.
  *
  * The fast way is for tiles whose values are all below half the grid's limit, 2^50 on the grid:
- * then the bits minus those of m, plus 2^50, are in [0, 2^51). A tile with another value, an
- * infinity or a NaN has a higher bit set. */
+ * then the bits minus those of m, plus 2^50, are in [0, 2^51). Any other value, also an
+ * infinity or a NaN, sets a higher bit. */
 #include "kernels/avx2/avx2.h"
 #include "kernels/avx2/vec.h"
 

@@ -1,4 +1,4 @@
-/* Fills in AVX2's entries, then replaces those that AVX-512 makes faster. */
+/* Takes AVX2's entries, then replaces those that AVX-512 makes faster. */
 #include "kernels/avx512/avx512.h"
 
 void kern_fill_avx512(struct kern_table *t)

@@ -61,7 +61,7 @@ ALWAYS_INLINE bool fp8_is_rare(struct fp8_codes c, fp8_large large)
 }
 
 /* w[j] = input j of sixteen outputs times their scale, rounded once, for any values and scales.
- * `scale` is enlarged; with `large` it is as stored. */
+ * `scale` is enlarged (fp8_enlarged); with `large` it is as stored. */
 ALWAYS_INLINE void fp8_any(struct fp8_codes c, struct v16 scale, fp8_large large, struct v16 *w)
 {
     const __m512 s = _mm512_mul_ps(scale.v, _mm512_set1_ps(large != 0 ? 1.0f : 0x1p-120f));

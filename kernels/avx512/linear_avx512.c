@@ -1,5 +1,5 @@
-/* The float linear on AVX-512. A panel's sixteen outputs fill one register, an accumulator; a
- * register tile has 24 of them. */
+/* The float linear on AVX-512. An accumulator is one register, which holds a panel's sixteen
+ * outputs; a register tile has 24 accumulators. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/vec.h"
@@ -10,7 +10,7 @@ enum {
     MANY_PANELS = 4,  /* panels of a tile with many rows; they share each broadcast input */
     SOME_PANELS = 2,  /* panels of a tile when fewer than MANY_PANELS are left */
     PIECE = 128,      /* inputs of a K-slice: 8 KiB per panel, as f32 */
-    SHORT_PIECE = 64, /* with 7 to 39 rows: each of their few tiles fetches more of the next one */
+    SHORT_PIECE = 64, /* with 7 to 39 rows, whose few tiles must fetch all of the next K-slice */
     BLOCK_ROWS = 256, /* rows that share a converted K-slice */
     COPY_ROWS = 1,
     GROUP_TILES = 1, /* the rows' inputs are not copied */

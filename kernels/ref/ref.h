@@ -15,8 +15,8 @@
 #endif
 #define REF_INLINE static inline __attribute__((always_inline))
 
-/* Each function fills entries of the table whose kernels are in one file; kern_fill_ref fills the
- * three others. */
+/* Each function fills table entries with the kernels of one file; kern_fill_ref itself sets the
+ * entries that are left. */
 void fill_attention_ref(struct kern_table *t);
 void fill_choose_ref(struct kern_table *t);
 void fill_delta_ref(struct kern_table *t);
