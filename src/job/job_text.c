@@ -179,7 +179,9 @@ static struct status read_tokenizer_config(struct job_text *t, const struct ckpt
     snprintf(t->chat_missing, sizeof t->chat_missing, "this model has no tokenizer");
     if (t->tokenizer == NULL) return status_ok();
     struct js_doc *doc = NULL;
-    if (text != NULL) TRY(js_parse(text, n, "tokenizer_config.json", &doc));
+    bool is_rounded; /* as a model_max_length of 10^30 is */
+    if (text != NULL)
+        TRY(js_parse_rounding(text, n, "tokenizer_config.json", &doc, &is_rounded));
     const struct js_node *config = doc != NULL ? js_root(doc) : NULL;
     add_end_id(t, config_token(t, config, "eos_token"));
     struct status st = find_prefix(t, c, config);

@@ -252,6 +252,24 @@ static void texts_that_are_not_whole_are_refused(void)
     }
 }
 
+/* The limits of a tokenizer without one, as transformers writes them. */
+static void limits_beyond_64_bits_are_taken(void)
+{
+    static const char *const names[] = {"hf/tokenizer_config.json", "hf/chat_template.json",
+                                        "hf/config_sentence_transformers.json"};
+    static const char text[] =
+        "{\"model_max_length\": 1000000000000000019884624838656, \"max_seq_length\": "
+        "1000000000000000019884624838656, \"chat_template\": \"a\"}";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        put_file(scratch(names[i]), text, strlen(text));
+        const struct status st = convert(scratch("hf"), scratch("a.h5"), NULL);
+        if (status_failed(&st)) fprintf(stderr, "%s\n", st.text);
+        CU_ASSERT_EQUAL(st.code, STATUS_OK);
+        unlink(scratch(names[i]));
+        unlink(scratch("a.h5"));
+    }
+}
+
 static void what_cannot_be_converted_is_a_sentence_and_leaves_nothing(void)
 {
     static const char *const bad[][3] = {
@@ -287,6 +305,7 @@ static void what_cannot_be_converted_is_a_sentence_and_leaves_nothing(void)
     CU_ASSERT_EQUAL(convert(scratch("hf"), scratch("a.h5"), NULL).code, STATUS_OK);
     unlink(scratch("a.h5"));
     texts_that_are_not_whole_are_refused();
+    limits_beyond_64_bits_are_taken();
     unlink(scratch("hf/model.safetensors"));
     CU_ASSERT_EQUAL_FATAL(mkfifo(scratch("hf/model.safetensors"), 0600), 0);
     CU_ASSERT_EQUAL(convert(scratch("hf"), scratch("a.h5"), NULL).code, STATUS_INPUT);

@@ -20,7 +20,8 @@ static struct status sentence_file(const char *folder, const char *name, struct 
     TRY(file_join(folder, name, &path));
     struct status st = status_ok();
     if (stat(path, &info) == 0) st = file_read(path, FILE_BYTES_MAX, &text, &n);
-    if (text != NULL) st = js_parse(text, n, name, doc);
+    bool is_rounded;
+    if (text != NULL) st = js_parse_rounding(text, n, name, doc, &is_rounded);
     mem_free(&text);
     mem_free(&path);
     return status_wrap(st, "%s", folder);

@@ -40,6 +40,14 @@ static struct status text_file(struct source_texts *s, const char *name, enum ck
     return st;
 }
 
+/* Parses a published text. Some have numbers beyond 64 bits: the model_max_length of a tokenizer
+ * without a limit is 10^30. */
+static struct status parse_text(const struct strbuf *text, const char *name, struct js_doc **doc)
+{
+    bool is_rounded;
+    return js_parse_rounding(text->data, text->n, name, doc, &is_rounded);
+}
+
 /* Reads a file that must be JSON if it is there. What its values mean is checked when a job reads
  * the checkpoint. */
 static struct status json_file(struct source_texts *s, const char *name, enum ckpt_text which)
@@ -47,7 +55,7 @@ static struct status json_file(struct source_texts *s, const char *name, enum ck
     struct js_doc *doc = NULL;
     TRY(text_file(s, name, which));
     if (s->texts[which].n == 0) return status_ok();
-    const struct status st = js_parse(s->texts[which].data, s->texts[which].n, name, &doc);
+    const struct status st = parse_text(&s->texts[which], name, &doc);
     js_destroy(&doc);
     return status_wrap(st, "%s", s->path);
 }
@@ -79,8 +87,7 @@ static struct status chat_template_read(struct source_texts *s)
     const struct strbuf *json = own_file ? text : config;
     if (json->n == 0) return status_ok();
     struct js_doc *doc = NULL;
-    TRY(js_parse(json->data, json->n, own_file ? "chat_template.json" : "tokenizer_config.json",
-                 &doc));
+    TRY(parse_text(json, own_file ? "chat_template.json" : "tokenizer_config.json", &doc));
     strbuf_clear(text);
     template_take(s, js_get(js_root(doc), "chat_template"));
     js_destroy(&doc);
@@ -99,7 +106,7 @@ static struct status tiktoken_read(struct source_texts *s)
     ranks = *text;
     strbuf_init(text);
     struct status st = status_ok();
-    if (config->n > 0) st = js_parse(config->data, config->n, "tokenizer_config.json", &doc);
+    if (config->n > 0) st = parse_text(config, "tokenizer_config.json", &doc);
     if (!status_failed(&st)) {
         st = tokenizer_json_from_tiktoken(ranks.data, ranks.n, js_root(doc), text);
     }
