@@ -115,8 +115,9 @@ struct arch_family {
     bool renormalise;      /* chosen weights always sum to 1; otherwise "norm_topk_prob" decides */
     bool own_expert_width; /* an expert's F is "moe_intermediate_size"; else intermediate_size */
     bool own_shared_width; /* F of the shared experts is "shared_expert_intermediate_size" */
-    bool counts_shared;    /* or "n_shared_experts" times an expert's F; this, "norm_topk_prob" and
-                              "routed_scaling_factor" must be given, because defaults differ */
+    bool counts_shared;    /* F of the shared experts is "n_shared_experts" times an expert's F;
+                              this, "norm_topk_prob" and "routed_scaling_factor" must be given,
+                              because defaults differ */
     bool num_shared;       /* with counts_shared: the field is "num_shared_experts" */
     bool router_scaling;   /* the scale of chosen weights is "router_scaling_factor"; no groups */
     bool sigmoid_groups;   /* "n_group" must be given, because defaults differ */
@@ -221,8 +222,8 @@ struct arch_compression {
     uint32_t sparse_rate; /* of layers whose index chooses entries; each entry also reads the rate
                              positions before its own */
     uint32_t full_rate;   /* of layers that see all entries */
-    uint32_t o_groups;    /* groups of heads; a linear of each takes its heads' outputs to */
-    uint32_t o_lora;      /* o_lora elements, the inputs of o */
+    uint32_t o_groups;    /* groups of heads; each has a linear that reads its heads' outputs */
+    uint32_t o_lora;      /* outputs of each of these linears; o reads those of all groups */
 };
 
 /* How a layer with compressed attention sees entries. */

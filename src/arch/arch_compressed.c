@@ -26,7 +26,8 @@ static bool is_given(const struct arch_reading *r, const char *key)
     return js_type(js_get(r->root, key)) != JS_NULL;
 }
 
-/* The reference always truncates YaRN's dimensions, and gives a null another factor than nothing. */
+/* Refuses YaRN without truncation, because the reference always truncates, and a null
+ * attention_factor, which the reference reads differently from an absent one. */
 static struct status check_yarn(const struct arch_reading *r, const struct js_node *rope)
 {
     const struct js_node *factor = js_get(rope, "attention_factor");
@@ -38,8 +39,8 @@ static struct status check_yarn(const struct arch_reading *r, const struct js_no
     return status_ok();
 }
 
-/* "rope_parameters" has an object for each RoPE, or "rope_scaling" is that of layers with entries.
- */
+/* "rope_parameters" has an object for each RoPE; without it, "rope_scaling" describes the RoPE of
+ * layers with entries. */
 struct status arch_find_compressed_rope(struct arch_reading *r)
 {
     const struct js_node *compress = js_get(r->node.rope_parameters, "compress");
@@ -66,8 +67,8 @@ struct status arch_find_compressed_rope(struct arch_reading *r)
     return arch_rope_fields_check(r, r->node.local_rope, "rope_parameters.main");
 }
 
-/* Returns how many elements of a head rotate by a RoPE's own "partial_rotary_factor"; 0: by none
- * that can be. */
+/* Returns the rotated elements of a head by the "partial_rotary_factor" of a RoPE object, by
+ * default all; 0: the factor is out of range. rope NULL: returns attn.rotary. */
 static uint32_t rotary_by(const struct arch_reading *r, const struct js_node *rope)
 {
     double part = 1;

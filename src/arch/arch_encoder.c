@@ -1,11 +1,12 @@
 /* Encoders: BERT (Devlin et al., 2019, arXiv 1810.04805), the families that have its layers, and
  * ModernBERT (Warner et al., 2024, arXiv 2412.13663). Called by arch.c.
  *
- * BERT's published layer norms its sums, LN(h + f(h)). shoal's layers norm their inputs, so the
- * published norm after a sum is the norm of the next block's input here, and convert names it so
- * (published_encoder.c); the normed rows then also replace the residual stream (model/stage.c).
- * ModernBERT norms its inputs as shoal does. Its first layer has no norm before attention, but the
- * embeddings have one, whose rows are also the residual stream: that is the first layer's here. */
+ * A published layer of BERT normalizes its sums, LN(h + f(h)). shoal's layers normalize their
+ * inputs, so the published norm after a sum is the norm of the next block's input here, and convert
+ * names it so (published_encoder.c); the normed rows then also replace the residual stream
+ * (model/stage.c). ModernBERT normalizes its inputs as shoal does. Its first layer has no norm
+ * before attention, but the embeddings have one, whose rows are also the residual stream: that is
+ * the first layer's here. */
 #include "arch/arch_private.h"
 
 #include <string.h>
@@ -15,7 +16,7 @@ static const char *const encoder_keys[] = {
     /* for training, or read by nothing */
     "attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout",
     "gradient_checkpointing", "output_past",
-    /* read by no published code, as are those that begin with pooler_ */
+    /* read by no published code; nor are fields that begin with pooler_ */
     "rms_norm_eps", "directionality",
     /* for scores; job_rank.c reads them */
     "sbert_ce_default_activation_function", "sentence_transformers"};

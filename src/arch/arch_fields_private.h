@@ -14,7 +14,7 @@ enum arch_field_type {
     FIELD_WORD,   /* must be `word` */
     FIELD_TRUE,   /* must be true */
     FIELD_ONES,   /* must be a list of ones */
-    FIELD_NODE,   /* const struct js_node *, for arch.c to read */
+    FIELD_NODE,   /* const struct js_node *, which the derivations read */
 };
 
 /* One field. A family whose member `only` is false takes no value from it. */

@@ -1,8 +1,9 @@
 /* Computes the size of attention heads, and the rotary frequencies that a config.json asks for:
  * plain, or scaled by a rule that depends on the config alone. Rules that change with the length of
  * a sequence are not implemented. Also reads configs of models that shoal does not run; for models
- * that it runs, arch_parse finds the same sizes. Called when a checkpoint is written, which stores
- * the results; a running model reads them there. */
+ * that it runs, arch_parse finds the same sizes. Sizes and frequencies are computed when a
+ * checkpoint is written, which stores the results; a running model reads them there. The order of
+ * the rows of q and k is also asked for when an adapter is loaded. */
 #ifndef SHOAL_ARCH_ARCH_ROPE_H
 #define SHOAL_ARCH_ARCH_ROPE_H
 

@@ -37,8 +37,8 @@ static struct status check_rounding(const struct arch_reading *r, const char *ke
                        key, wanted, found, why);
 }
 
-/* True for the list that has only the output layer, which is left as it is without a list, too. An
- * empty list would round that layer's inputs. */
+/* True for a list of only the output layer. Without a list that layer is left as it is, too; an
+ * empty list would round its inputs. */
 static bool is_head_alone(const struct js_node *list)
 {
     const char *name = js_string(js_at(list, 0), NULL);

@@ -1,6 +1,6 @@
 /* The tensors of a model: one table of roles, published names, shapes in the letters of
  * tensor/dims.h, and the axes along which ranks divide them. Read by lists of weights, the checks
- * of a checkpoint and convert. */
+ * of a checkpoint, convert and forecasts. */
 #ifndef SHOAL_ARCH_ARCH_TENSORS_H
 #define SHOAL_ARCH_ARCH_TENSORS_H
 
@@ -9,8 +9,8 @@
 /* The role of a tensor in the model. The roles of a layer are next to each other. */
 enum weight_role {
     WEIGHT_EMBED,
-    WEIGHT_POSITIONS, /* embeddings of an encoder's positions, and of types of tokens */
-    WEIGHT_TYPES,
+    WEIGHT_POSITIONS,     /* embeddings of an encoder's positions */
+    WEIGHT_TYPES,         /* embeddings of an encoder's types of tokens */
     WEIGHT_ATTN_NORM,     /* norm of attention's input */
     WEIGHT_ATTN_OUT_NORM, /* norm of attention's output */
     WEIGHT_Q,
@@ -35,10 +35,10 @@ enum weight_role {
     WEIGHT_V_BIAS,
     WEIGHT_O_BIAS,
     WEIGHT_SINKS,
-    WEIGHT_POOL_KV,   /* compressed attention: what entries are sums of, */
-    WEIGHT_POOL_GATE, /* whose weights come from these rows and */
-    WEIGHT_POOL_BIAS, /* from their position in the entry; */
-    WEIGHT_POOL_NORM, /* norm of entries; the next four likewise for the index keys of entries */
+    WEIGHT_POOL_KV,   /* compressed attention: values of a row, which entries sum with weights */
+    WEIGHT_POOL_GATE, /* the logits of these weights */
+    WEIGHT_POOL_BIAS, /* added to the logits, by the row's position in the entry */
+    WEIGHT_POOL_NORM, /* norm of entries; the next four: the same for the index keys of entries */
     WEIGHT_INDEX_POOL_KV,
     WEIGHT_INDEX_POOL_GATE,
     WEIGHT_INDEX_POOL_BIAS,
@@ -54,9 +54,8 @@ enum weight_role {
     WEIGHT_DELTA_Z,
     WEIGHT_DELTA_B,
     WEIGHT_DELTA_A,
-    WEIGHT_DELTA_A_LOW, /* with a decay for each channel, Kimi-Linear: the narrow rows that DELTA_A
-                           reads */
-    WEIGHT_DELTA_Z_LOW, /* and those that DELTA_Z reads */
+    WEIGHT_DELTA_A_LOW, /* Kimi-Linear: makes the narrow rows that DELTA_A reads */
+    WEIGHT_DELTA_Z_LOW, /* Kimi-Linear: makes the narrow rows that DELTA_Z reads */
     WEIGHT_CONV_Q,      /* the convolution of the channels of q, k and v, in this order */
     WEIGHT_CONV_K,
     WEIGHT_CONV_V,
@@ -88,13 +87,12 @@ enum weight_role {
     WEIGHT_SHARED_UP,
     WEIGHT_SHARED_DOWN,
     WEIGHT_SHARED_MIX,      /* [1, D] the sigmoid gate of the shared experts */
-    WEIGHT_SHARED_OUT_NORM, /* norm of the shared experts' output, of the others' input and output,
-                               and of the router's input */
-    WEIGHT_EXPERT_NORM,
-    WEIGHT_EXPERT_OUT_NORM,
-    WEIGHT_ROUTER_NORM,
-    WEIGHT_EXPERT_SCALE, /* [E] multiply the chosen weights */
-    WEIGHT_LAYER_SCALE,  /* multiplies the residual stream after the layer */
+    WEIGHT_SHARED_OUT_NORM, /* norm of the shared experts' output */
+    WEIGHT_EXPERT_NORM,     /* norm of the routed experts' input */
+    WEIGHT_EXPERT_OUT_NORM, /* norm of the routed experts' output */
+    WEIGHT_ROUTER_NORM,     /* norm of the router's input */
+    WEIGHT_EXPERT_SCALE,    /* [E] multiply the chosen weights */
+    WEIGHT_LAYER_SCALE,     /* multiplies the residual stream after the layer */
     WEIGHT_ROUTER,
     WEIGHT_ROUTER_TABLE, /* the experts of each token of the vocabulary, as floats */
     WEIGHT_ROUTER_BIAS,
@@ -105,9 +103,9 @@ enum weight_role {
     WEIGHT_EXPERT_GATE,
     WEIGHT_EXPERT_UP,
     WEIGHT_EXPERT_DOWN,
-    WEIGHT_ATTN_STREAMS,       /* hyper-connections: the linear of a block's weights of streams, */
-    WEIGHT_ATTN_STREAMS_BASE,  /* what is added to its outputs, */
-    WEIGHT_ATTN_STREAMS_SCALE, /* and what multiplies them before */
+    WEIGHT_ATTN_STREAMS,       /* hyper-connections: the linear that gives a block's weights */
+    WEIGHT_ATTN_STREAMS_BASE,  /* added to that linear's outputs, after the scale */
+    WEIGHT_ATTN_STREAMS_SCALE, /* multiplies that linear's outputs */
     WEIGHT_FFN_STREAMS,
     WEIGHT_FFN_STREAMS_BASE,
     WEIGHT_FFN_STREAMS_SCALE,
@@ -115,7 +113,7 @@ enum weight_role {
     WEIGHT_PREDICT_ROW_NORM,   /* norm of the hidden row next to it */
     WEIGHT_PREDICT_JOIN,       /* [D, 2 D], which joins both into the layer's input */
     WEIGHT_PREDICT_NORM,       /* norm of the head's input */
-    WEIGHT_FINAL_STREAMS,      /* of the sum of streams after the last layer */
+    WEIGHT_FINAL_STREAMS,      /* the same for the sum of streams after the last layer */
     WEIGHT_FINAL_STREAMS_BASE,
     WEIGHT_FINAL_STREAMS_SCALE,
     WEIGHT_FINAL_NORM,
@@ -195,7 +193,7 @@ enum arch_dim {
     DIM_POOLS,       /* 2 kv_lora: a part for the entry after a row's own, and one for its own */
     DIM_SPARSE_RATE, /* positions of an entry, by the kind of the layer */
     DIM_FULL_RATE,
-    DIM_INDEX_POOLS,    /* 2 of an index head */
+    DIM_INDEX_POOLS,    /* twice an index head's elements */
     DIM_TOKENS,         /* the vocabulary, never divided, as are the next */
     DIM_CHOSEN,         /* experts of a token */
     DIM_STREAM_ROW,     /* n D: a row of all streams */

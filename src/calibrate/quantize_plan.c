@@ -163,7 +163,7 @@ struct status quantize_choose(const struct ckpt *c, const struct arch *m,
 {
     struct layout *l = NULL;
     struct layout_model model;
-    struct arch all = *m; /* and its prediction layer, which is quantized too, and not in m */
+    struct arch all = *m; /* and the prediction layer, which m leaves out; it is quantized, too */
     struct choosing k = {.c = c, .m = m, .policy = policy};
     struct status st;
     *out = NULL;

@@ -140,7 +140,8 @@ static struct status find_linear(const struct adapter_loading *ld, const char *l
 
 /* ---- checks ---- */
 
-/* Checks the shape of A [r, inputs] and B [outputs, r]; *rank is r of A. */
+/* Checks the type of one tensor of a pair, and the shapes of both: A [r, inputs] and
+ * B [outputs, r]. */
 static struct status check_pair(const struct adapter_loading *ld, const struct adapter_target *t,
                                 const struct ckpt_tensor *other)
 {

@@ -36,7 +36,7 @@ struct latent_weights {
     struct index_weights index;
     struct packed gate;       /* [heads, D] gates of the heads' outputs; or empty */
     struct packed *k_b, *v_b; /* [heads] of [kv_lora, query_dim - rotary], [value_dim, kv_lora] */
-    /* compressed attention, which has neither k_rope nor these: */
+    /* compressed attention only, which has no k_rope, k_b and v_b */
     struct pool_weights pool;
     struct packed
         o_a; /* [heads * value_dim, inputs of a group] one linear for each group of heads */

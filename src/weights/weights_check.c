@@ -1,5 +1,5 @@
 /* Checks a checkpoint against the model: every tensor that the model needs is there and has its
- * shape, and no forward pass reads any other tensor. */
+ * shape, and every other tensor is known to be read by no forward pass. */
 #include "weights/weights.h"
 
 #include "base/mem.h"
@@ -42,8 +42,8 @@ static struct status check_tensor_shape(const struct checking *k, const struct w
                        ckpt_path(k->c), s->name, expected, found);
 }
 
-/* Records a tensor's leaf length. All row-parallel tensors of a role must have the same, because a
- * layout has one per role. */
+/* Records a tensor's leaf length. All row-parallel tensors of a role must have the same length (of
+ * o_proj: the same number of heads), because a layout has one per role. */
 static struct status take_leaf(const struct checking *k, const struct weight_spec *s,
                                const struct ckpt_tensor *t)
 {

@@ -16,7 +16,7 @@ static void finish_xielu(struct weights *w)
     }
 }
 
-/* Joins the router's constant factor to the weights of its norm. */
+/* Multiplies the weights of the router's norm by the constant factor of its input, 1 / sqrt(D). */
 static void finish_router_norms(struct weights *w, const struct arch *m)
 {
     const float factor = 1.0f / __builtin_sqrtf((float)m->width);

@@ -91,8 +91,8 @@ static bool is_unused(const char *name, int64_t n_layers, const struct arch_fami
     return layer >= n_layers;
 }
 
-/* Refuses a prediction layer that config.json does not declare, as when it counts these layers in
- * another field: the layer would be taken for one of the model's. */
+/* Refuses a prediction layer if config.json does not declare any in num_nextn_predict_layers; it
+ * would be taken for one of the model's layers. */
 static struct status check_prediction(const struct convert *c, const char *name, int64_t n_mtp)
 {
     static const char layers[] = "model.layers.", join[] = ".eh_proj.weight";
@@ -178,8 +178,8 @@ static struct status group_check(const struct convert *c, size_t first, size_t *
 
 /* Sets the leaves of a tensor whose quantized values are kept. A leaf is a whole number of groups,
  * and equal for all tensors of a kind. If one group would make too long a leaf for a short tensor,
- * the group is split into shorter groups with the same scale. `whole` is that of leaf_fit_group,
- * n_cols the tensor's columns, or those of widen_leaf. */
+ * the group is split into shorter groups with the same scale. whole: as in leaf_fit_group. n_cols:
+ * the tensor's columns or, if widen_leaf follows, those of as many heads of value_dim. */
 static void leaf_of_codes(const struct convert *c, uint64_t n_cols, uint32_t whole,
                           struct ckpt_tensor_spec *spec)
 {

@@ -13,8 +13,8 @@ struct status gguf_delta_find(const struct gguf_model *m, const struct gguf_tens
                               struct gguf_join *out);
 
 /* Local. Turns values of ssm_a, which are -exp(A_log) in f32, into A_log. Published models have
- * A_log in bf16: it is taken as such where -exp of that is the value, but for f32's rounding.
- * False when a value is not below 0 or not finite. */
+ * A_log in bf16, so a result is rounded to bf16 if -exp of the rounded number is the given value
+ * within f32's rounding. False when a value is not below 0 or not finite. */
 bool gguf_delta_decays(float *values, size_t n);
 
 #endif

@@ -1,6 +1,6 @@
-/* A tensor of Hugging Face's that a GGUF file has in two halves, whose rows take turns: in each of
- * n_turns turns, each part gives its next rows. Called by source.c; gguf_delta.c and
- * gguf_experts.c find the halves.
+/* A Hugging Face tensor that a GGUF file stores as two tensors, its halves. A part is a range of
+ * rows of one half. The tensor is made in n_turns turns: in each turn, every part gives its next
+ * rows. Called by source.c; gguf_delta.c and gguf_experts.c find the halves.
  *
  *     Hugging Face   | part 0 | part 1 | .. | part 0 | part 1 | .. |     n_turns times
  *     halves         a part's rows lie one after another, from its `first` on */
@@ -18,7 +18,7 @@ struct gguf_join_part {
 };
 
 struct gguf_join {
-    const struct gguf_tensor *halves[2]; /* borrowed; both have as many columns */
+    const struct gguf_tensor *halves[2]; /* borrowed; equal numbers of columns */
     struct gguf_join_part parts[GGUF_JOIN_PARTS_MAX];
     size_t n_parts;
     uint64_t n_turns;
@@ -30,8 +30,8 @@ struct gguf_join {
 /* Local. Returns the bytes of scratch for reading n_rows rows. */
 size_t gguf_join_scratch_bytes(const struct gguf_join *j, uint64_t n_rows);
 
-/* Local. Sets *out to the format of both halves. False when they have different formats, or one
- * that is not kept (gguf_quant_format). */
+/* Local. Sets *out to the format of both halves. False when their formats differ, or
+ * gguf_quant_format has none for them. */
 bool gguf_join_format(const struct gguf_join *j, struct quant_format *out);
 
 /* Local. Read rows [row0, row0 + n_rows): as floats, out [n_rows][n_cols]; or, if

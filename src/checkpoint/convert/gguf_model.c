@@ -139,8 +139,9 @@ static struct status arch_get(struct gguf_model *m)
         gguf_path(m->file), name);
 }
 
-/* The sizes of latent attention. llama.cpp stores it as one K and V head of the latent's width, and
- * the heads' own sizes apart; older files have only the heads' own. */
+/* Reads the sizes of latent attention. attention.key_length_mla and value_length_mla are a head's
+ * sizes; key_length and value_length then describe the latent, as one K and V head. Older files
+ * lack the keys with _mla, and key_length and value_length are a head's. */
 static struct status latent_heads_get(struct gguf_model *m)
 {
     int64_t own;
@@ -174,7 +175,7 @@ static struct status heads_get(struct gguf_model *m)
     return status_ok();
 }
 
-/* The sizes of a gated delta rule. The file has the elements of all value heads together. */
+/* Reads the sizes of a gated delta rule. ssm.inner_size counts the elements of all value heads. */
 static struct status delta_get(struct gguf_model *m)
 {
     int64_t n_value_heads, inner;

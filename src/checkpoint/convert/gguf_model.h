@@ -42,7 +42,7 @@ struct gguf_target {
     uint32_t pair_rows; /* 0, or the head dimension when rows are stored in pairs for interleaved
                            rotation: within a head, stored row 2i + j is Hugging Face's row j *
                            pair_rows / 2 + i */
-    bool is_decay;      /* values as in gguf_delta_decays */
+    bool is_decay;      /* the values are -exp(A_log); gguf_delta_decays turns them into A_log */
 };
 
 /* Local. Errors: STATUS_INPUT for an unknown tensor, and for decays that are not F32. */

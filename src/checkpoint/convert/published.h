@@ -49,7 +49,8 @@ struct status published_open(const struct strbuf *config, struct published **out
 void published_close(struct published **p);
 
 /* Local. For a multimodal checkpoint: published_is_vision is true when a tensor belongs to the
- * vision part; published_text_name writes the name of a tensor of the text model to out [n]. */
+ * vision or audio part; published_text_name writes the name of a tensor of the text model to
+ * out [n]. */
 bool published_is_vision(const char *name);
 void published_text_name(const char *name, char *out, size_t n);
 
@@ -70,7 +71,8 @@ bool published_encoder_is_unread(const char *name, bool has_classes);
  * its rows. p may be NULL. */
 bool published_only_renames(const struct published *p);
 
-/* Local. True when the tensor's rows are split, reordered or renamed. p may be NULL. */
+/* Local. For rules that do more than rename (published_only_renames): true when they split the
+ * tensor, reorder its rows or rename it. p may be NULL. */
 bool published_splits(const struct published *p, const char *name);
 
 #endif

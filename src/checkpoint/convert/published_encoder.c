@@ -12,7 +12,7 @@
 #include <string.h>
 
 struct renamed {
-    const char *from, *to; /* a part of a name at its beginning */
+    const char *from, *to; /* the beginning of a name, and its replacement */
 };
 
 static const struct renamed outside[] = {
@@ -35,7 +35,7 @@ static const struct renamed inside[] = {
     {"intermediate.dense.", "mlp.up_proj."},
     {"output.dense.", "mlp.down_proj."},
     {NULL, NULL}};
-/* ModernBERT's, after published.c has split the fused tensors. */
+/* ModernBERT's names, after published.c has split the fused tensors. */
 static const struct renamed modern_outside[] = {
     {"embeddings.tok_embeddings.", "model.embed_tokens."},
     {"embeddings.norm.", "model.layers.0.input_layernorm."},

@@ -40,7 +40,7 @@ struct entry {
     uint32_t rotated;
     uint64_t row0; /* the first row in st; of a vector, the first element */
     bool adds_one; /* 1 is added to each value */
-    bool is_decay; /* values as in gguf_delta_decays */
+    bool is_decay; /* gguf_delta_decays makes the values from the stored ones */
     bool is_table; /* whole numbers, I32 or I64, which become floats */
 };
 

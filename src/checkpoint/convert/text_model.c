@@ -36,8 +36,8 @@ static const struct multimodal models[] = {
     {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", none, none, false},
 };
 
-/* Fields without effect on the text model: those of the vision part, and those that text_config has
- * too. */
+/* Fields without effect on the text model: those of the vision and audio parts, and those that
+ * text_config has too. */
 static const char *const outer_inert[] = {"architectures",
                                           "text_config",
                                           "vision_config",

@@ -96,8 +96,8 @@ const char *ckpt_generation_config_json(const struct ckpt *c, size_t *n);
 const char *ckpt_chat_template(const struct ckpt *c, size_t *n);
 
 /* Local. Returns /rope/inv_freq [*n]: rotary frequencies in radians per position, made by convert
- * (arch/arch_rope.h). NULL and 0 when the file has none (a RoPE scaling that convert does not
- * know). */
+ * (arch/arch_rope.h). NULL and 0 when the file has none: the config has no attention heads, or
+ * names a scaling that convert does not know. */
 const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n);
 
 /* Local. Returns /rope/local_inv_freq [*n]: the frequencies of layers with a window, if the family
@@ -144,8 +144,9 @@ size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
 struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf);
 /* Local. Returns how many of the rows [row, end) to read at once: as many as fit 256 KiB of a
- * core's cache, at least 1; but 16, the rows of a panel, if fewer fit the cache and 16 fit
- * CKPT_READ_BYTES_MAX. 16 rows or more end at the end of a panel, or at `end`. */
+ * core's cache, at least 1; or 16, the rows of a panel, if fewer fit the cache and 16 fit
+ * CKPT_READ_BYTES_MAX. A number of 16 or more is reduced so that the rows end at the end of a
+ * panel, or at `end`. */
 uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end);
 
 /* Local. Tells the system that n blocks from `block` on will be read soon, so that it may read them

@@ -115,7 +115,7 @@ static struct status bad_part(const struct ckpt *c, const struct ckpt_tensor *t,
                        ckpt_part_name(part), what);
 }
 
-/* Checks a part's type, its number of columns, and its outer dimensions, which are the codes'. */
+/* Checks a part's type and number of columns, and that its outer dimensions equal the codes'. */
 static struct status part_check(const struct ckpt *c, const struct ckpt_tensor *t,
                                 enum ckpt_part part)
 {

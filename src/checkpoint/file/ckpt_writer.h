@@ -64,7 +64,7 @@ void ckpt_writer_destroy(struct ckpt_writer **w);
 uint64_t ckpt_spec_row_bytes(const struct ckpt_tensor_spec *spec, enum ckpt_part part);
 uint64_t ckpt_spec_bytes(const struct ckpt_tensor_spec *spec);
 
-/* Local. Returns the number of rows of a block for a tensor of this shape: at most about 8 MiB or
+/* Local. Returns the number of rows of a block for a tensor of this shape: at most 8 MiB, or
  * one row, so that the ranks of a host can hold one block each. Blocks of experts [E, out, in] do
  * not span two experts if `out` has a fitting divisor. */
 uint64_t ckpt_rows_per_block(const struct ckpt_tensor_spec *spec);

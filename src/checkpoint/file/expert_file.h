@@ -24,8 +24,8 @@ enum {
         1, /* covers the packed layout too: add one when kernels/kern.h changes it */
 };
 
-/* How the ranks that share an expert divide it: by the inputs or by the outputs. */
-enum expert_cut { EXPERT_CUT_INPUTS, EXPERT_CUT_OUTPUTS }; /* of the down projection */
+/* How the ranks that share an expert divide its down projection: by inputs or by outputs. */
+enum expert_cut { EXPERT_CUT_INPUTS, EXPERT_CUT_OUTPUTS };
 
 /* The shape of a copy. */
 struct expert_file_shape {

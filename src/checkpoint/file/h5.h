@@ -24,8 +24,8 @@ hid_t h5_dtype_create(enum dtype t);
 /* Local. True when `type` is exactly the HDF5 type of a dtype, to which *out is set. */
 bool h5_dtype_match(hid_t type, enum dtype *out);
 
-/* Local. Appends text [n] as a string of HDF5's, which would end at a NUL: a NUL is written \u0000,
- * as in JSON. */
+/* Local. Appends text [n] for an HDF5 string. Such a string ends at its first NUL, so each NUL of
+ * the text is written as \u0000. */
 void h5_add_string(struct strbuf *out, const char *text, size_t n);
 
 /* Local. Returns file access properties: plain POSIX file, no locks, the file format of HDF5 1.8.

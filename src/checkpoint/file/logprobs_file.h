@@ -1,6 +1,6 @@
 /* Writes the HDF5 file of --save-logprobs: tokens and their k most likely candidates, and with
- * --save-hidden hidden rows of some layers, for training another model on them. Row after row in
- * one pass, once their number is known; the same rows give the same bytes. Called by
+ * --save-hidden hidden rows of some layers, for training another model on them. The number of rows
+ * must be known before the first one is written. The same rows give the same bytes. Called by
  * serve/output/logprobs_part.c. docs/distill.md describes the file.
  *
  *   tokens          i32 [T]     T: the tokens of all rows, prompt and answer
@@ -14,8 +14,8 @@
  * with --save-hidden also (H: the hidden rows of all N rows):
  *
  *   hidden          f16, bf16 or f32 [H, layers, D]
- *   hidden_offsets  i64 [N + 1] those of row i are [hidden_offsets[i], hidden_offsets[i + 1])
- *   hidden_first    i32 [N]     row i's first hidden row is of its token hidden_first[i]
+ *   hidden_offsets  i64 [N + 1] row i has [hidden_offsets[i], hidden_offsets[i + 1])
+ *   hidden_first    i32 [N]     which token of row i its first hidden row belongs to
  *
  * Datasets are contiguous: compressed bytes would depend on the version of zlib. No time stamps. */
 #ifndef SHOAL_CHECKPOINT_FILE_LOGPROBS_FILE_H
@@ -48,7 +48,7 @@ size_t logprobs_bytes(enum logprobs_type type);
  * values below the type's range become its lowest one. out is aligned for the type. */
 void logprobs_encode(enum logprobs_type type, const float *x, size_t n, void *out);
 
-/* The hidden rows that are saved: layers.n 0: none. */
+/* The hidden rows that are saved; none if layers.n is 0. */
 struct logprobs_hidden {
     struct hidden_layers layers;
     uint32_t n_layers, width; /* of the model */
@@ -79,7 +79,7 @@ struct logprobs_row {
     const float *token_logprobs; /* [n] */
     const int32_t *top_ids;      /* [n, k] */
     const void *top_logprobs;    /* [n, k] as logprobs_encode wrote them */
-    int32_t hidden_first;        /* the token of the first hidden row */
+    int32_t hidden_first;        /* index of the token to which the first hidden row belongs */
 };
 
 struct logprobs_file;

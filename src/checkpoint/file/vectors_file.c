@@ -16,7 +16,7 @@ enum { BLOCK_ROWS = 256, NPY_HEADER_BYTES = 128 };
 
 struct vectors_file {
     char *target, *temporary; /* owned */
-    uint64_t n, n_written;    /* n_written: before the block */
+    uint64_t n, n_written;    /* vectors of the file; those written, without the block's */
     uint32_t d;
     float *block;          /* [BLOCK_ROWS, d], owned */
     char *ids[BLOCK_ROWS]; /* [n_block], owned; of an HDF5 file only */

@@ -22,7 +22,7 @@ struct slab_want {
     uint64_t col0, n_cols;
 };
 
-/* Consecutive rows of one want, from one block, inside one outer index. */
+/* Consecutive rows of one want, inside one outer index. They may span blocks. */
 struct slab_piece {
     size_t want;    /* index into the wants */
     uint64_t outer; /* absolute index of the expert; 0 for 2-D and 1-D tensors */
@@ -78,7 +78,7 @@ struct loader_job {
  * A rank has as many lanes as the smallest team of the host has threads, but at most
  * LOADER_LANES_MAX. Errors, the same on all ranks of the host: the status of the first rank that
  * failed. If that rank failed on several blocks that it alone wants: the first of them in the
- * file. */
+ * order of ckpt_tensor_at. */
 struct status loader_run(const struct loader_job *job, struct loader_stats *stats);
 
 /* **Collective (comm)**. Checks that all ranks opened the same checkpoint: compares digests.

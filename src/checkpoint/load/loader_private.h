@@ -6,7 +6,8 @@
 #include "checkpoint/file/ckpt_reader.h"
 #include "checkpoint/load/loader.h"
 
-/* The state of one call. Blocks are numbered through all stored tensors. */
+/* The state of one call. Blocks are numbered through all stored tensors, in the order of
+ * ckpt_tensor_at. */
 struct loader {
     const struct loader_job *o;
     int rank, n_ranks, n_lanes;
@@ -34,7 +35,7 @@ struct loader_place loader_next(const struct loader *l, const unsigned char *bit
 struct status loader_reader(const struct loader *l, uint32_t n_threads, ckpt_series_fn *next,
                             void *ctx, struct ckpt_reader **out);
 
-/* **Collective (host)**. Returns, on all ranks, the status of the first rank that failed. */
+/* **Collective (comm)**. Returns, on all ranks, the status of the first rank that failed. */
 struct status loader_agree(MPI_Comm comm, struct status mine);
 
 /* Local. Gives the sink the part of rows [row, row + n_rows) of stored tensor `tensor` that the

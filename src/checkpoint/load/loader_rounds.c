@@ -1,8 +1,8 @@
-/* Reads blocks that several ranks of a host want, or one with a serial sink, in rounds. In a round
- * each lane (thread) of each rank reads a run of blocks into its slot of shared memory; then all
- * ranks agree that no read failed; then each rank takes the rows that it wants from all slots. Each
- * lane has two slots, used in turn, so the agreement of a round also says that the previous round's
- * slots are free.
+/* Reads, in rounds, the blocks that several ranks of a host want, and all that a rank with a serial
+ * sink wants. In a round each lane (thread) of each rank reads a run of blocks into its slot of
+ * shared memory; then all ranks agree that no read failed; then each rank takes the rows that it
+ * wants from all slots. Each lane has two slots, used in turn, so the agreement of a round also
+ * says that the previous round's slots are free.
  *
  *     round 0   lane reads slot 0 | agree | take from slots 0
  *     round 1                       lane reads slot 1 | agree | take from slots 1 */
@@ -40,7 +40,7 @@ struct run_block {
     size_t offset;
 };
 
-/* A lane with direct reads: those for its later rounds are in flight while it takes rows. */
+/* A lane with direct reads. The reads for its later rounds are in flight while it takes rows. */
 struct direct_lane {
     const struct rounds *r;
     struct ckpt_reader *reader; /* owned */
@@ -78,7 +78,7 @@ static size_t padded_bytes(const struct loader *l, struct loader_place at)
     return (n + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
 }
 
-/* ---- runs: as many shared blocks, in the file's order, as fit into a slot ---- */
+/* ---- runs: as many shared blocks, in the order of their numbers, as fit a slot ---- */
 
 static bool run_holds(const struct rounds *r, const struct run_block *b)
 {

@@ -162,7 +162,7 @@ static struct status runs_make(struct stream *s, uint64_t n_bytes)
     return status_ok();
 }
 
-/* Lists the blocks that only this rank wants, in the file's order. */
+/* Lists the blocks that only this rank wants, in the order of their numbers. */
 static struct status list_make(struct stream *s)
 {
     const struct loader *l = s->l;
@@ -197,7 +197,7 @@ static void lane_end(void *ctx, uint32_t part)
     ckpt_reader_destroy(&s->lanes[part].reader);
 }
 
-/* Adds up the threads' counts; returns the failure that comes first in the file. */
+/* Adds up the threads' counts; returns the failure that comes first in the list. */
 static struct status lanes_sum(const struct stream *s, struct loader_stats *stats)
 {
     struct status st = status_ok();

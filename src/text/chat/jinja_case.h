@@ -11,7 +11,7 @@ enum { JINJA_CASE_MAX = 3 };
 enum jinja_case { JINJA_CASE_UPPER, JINJA_CASE_LOWER, JINJA_CASE_TITLE };
 
 /* Local. Writes c in another case to `to`; returns the number of characters. Follows
- * SpecialCasing.txt without its conditions. */
+ * SpecialCasing.txt, but ignores its conditional mappings. */
 size_t jinja_case_map(uint32_t c, enum jinja_case how, uint32_t to[JINJA_CASE_MAX]);
 
 /* Local. True when c has the property Cased (jinja_cased) or Case_Ignorable (jinja_case_ignorable)

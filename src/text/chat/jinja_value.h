@@ -249,9 +249,11 @@ bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out);
 
 /* Local. Call it when v has another type than the template needs, which is the type of `other`. If
  * v came from the request, records a failure that names v's field and returns true. Returns false
- * and records nothing if v did not come from it, if JSON has no name for one of the types, or if
- * `other` is none or undefined. */
+ * and records nothing if v did not come from the request, if JSON has no name for one of the types,
+ * or if `other` is none or undefined. */
 bool jfail_field(struct jrun *r, const struct jvalue *v, const struct jvalue *other);
+
+/* ---- jinja_run.c ---- */
 
 /* Local. True when this name occurs in the template; otherwise its variable is not set. */
 bool jhas_var(const struct jrun *r, const char *name);

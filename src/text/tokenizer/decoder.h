@@ -54,8 +54,8 @@ struct decoder {
 struct status decoder_init(struct decoder *d, const struct js_node *node, const char *what);
 void decoder_fini(struct decoder *d);
 
-/* Local. Appends the text of a single token of n bytes; not for BYTE_LEVEL. *byte: the byte that
- * the token means to ByteFallback, or -1. Errors: STATUS_MEMORY, STATUS_REQUEST. */
+/* Local. Appends the text of a single token of n bytes; not for BYTE_LEVEL. *byte: the byte for
+ * which the token stands by ByteFallback, or -1. Errors: STATUS_MEMORY, STATUS_REQUEST. */
 struct status decoder_token(struct decoder *d, const char *token, size_t n, struct strbuf *out,
                             int *byte);
 

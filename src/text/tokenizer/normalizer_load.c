@@ -61,7 +61,8 @@ static struct status load_precompiled(struct normalizer *z, const struct js_node
     return normalizer_load_step_add(z, step);
 }
 
-/* BERT's normalizer is four steps, each with a switch. */
+/* Adds the steps of BERT's normalizer, which has four switches; strip_accents stands for two
+ * steps. */
 static struct status load_bert_steps(struct normalizer *z, const struct js_node *node)
 {
     static const char *const KNOWN[] = {"type",          "clean_text", "handle_chinese_chars",

@@ -11,9 +11,9 @@
 
 struct precompiled {
     struct strbuf bytes; /* owned: the file's, decoded */
-    const char *units;   /* borrows: [n_units] words of 4 bytes, a trie as a double array */
+    const char *units;   /* in `bytes`: [n_units] words of 4 bytes, a trie as a double array */
     size_t n_units;
-    const char *texts; /* borrows: [n_texts] bytes, the replacements, each ended by a NUL */
+    const char *texts; /* in `bytes`: [n_texts] bytes, the replacements, each ended by a NUL */
     size_t n_texts;
 };
 

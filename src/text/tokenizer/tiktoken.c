@@ -30,7 +30,7 @@ static struct status tiktoken_put_token(const struct byte_alphabet *alphabet,
 struct rank_walk {
     const char *text;
     size_t n, at;
-    size_t line; /* number of the entry last read, from 1; blank lines do not count */
+    size_t entry; /* number of the line last read, from 1; empty lines do not count */
     struct strbuf bytes;
 };
 
@@ -40,7 +40,7 @@ static struct status next_token_rank(struct rank_walk *w, uint64_t *rank, bool *
     while (w->at < w->n && (w->text[w->at] == '\n' || w->text[w->at] == '\r')) w->at++;
     *found = w->at < w->n;
     if (!*found) return status_ok();
-    w->line++;
+    w->entry++;
     const char *line = w->text + w->at;
     const char *end = memchr(line, '\n', w->n - w->at);
     size_t n = end != NULL ? (size_t)(end - line) : w->n - w->at;
@@ -56,7 +56,7 @@ static struct status next_token_rank(struct rank_walk *w, uint64_t *rank, bool *
     }
     if (!ok) {
         return status_make(STATUS_INPUT, "tiktoken.model: entry %zu is no token in base64 and rank",
-                           w->line);
+                           w->entry);
     }
     return strbuf_status(&w->bytes);
 }

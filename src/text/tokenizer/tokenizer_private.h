@@ -19,7 +19,7 @@ struct token_info {
     uint32_t n_key;
     const char *key; /* the token as the file writes it, or an added token's normalized content;
                         borrowed */
-    int16_t byte;    /* the byte that the token means to a decoder with ByteFallback, or -1 */
+    int16_t byte;    /* the byte for which the token stands by ByteFallback, or -1 */
     bool in_model;   /* the model's vocabulary has this id */
     bool added;      /* an added token has this id */
     bool special;
