@@ -37,7 +37,7 @@ class Faults(JournalTest):
 
 
 class FullDisks(Faults):
-    copies = 4  # so that the small disk below holds some commits but not all
+    copies = 4  # so that much is left to write behind the first commits, however fast the machine is
 
     def main(self):
         disk = self.work / "disk"
@@ -46,7 +46,7 @@ class FullDisks(Faults):
                 ("output and journal", disk / "out.jsonl", []),
                 ("journal", self.output, ["--journal", disk]),
                 ("output", disk / "out.jsonl", ["--journal", self.work / "journals"])):
-            mount = ["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", disk]
+            mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk]
             if os.geteuid() != 0 or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
                 print("no disk can be made full here: left out")
                 return
@@ -75,8 +75,16 @@ class FullDisks(Faults):
             expect(argv is score or not list(disk.iterdir()), f"a file was begun: {done}")
 
     def fill(self, disk, what, output, flags):
+        """Kills a job behind a commit, leaves its disk no free page, and resumes it twice: it fails, and then has space."""
         self.begin()
         before, self.output = self.output, output
+        job = Started(self, "tp2", *flags, *SLOW, "--failpoint", "journal_write:3")
+        status = job.wait()
+        expect(status == 137, f"{what}: status {status}, no kill: {job.text()[-3000:]}")
+        job.end()
+        found = os.statvfs(disk)
+        used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        subprocess.run(["mount", "-o", f"remount,size={used}", disk], check=True)
         self.failed(f"a full disk of the {what}", Started(self, "tp2", *flags, *SLOW),
                     ["No space left"])
         subprocess.run(["mount", "-o", "remount,size=1m", disk], check=True)
