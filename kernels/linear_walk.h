@@ -1,5 +1,5 @@
-/* The order in which many rows walk through the weights, slice by slice of the inputs, and the copy
- * of the rows' inputs. Included by linear_body.h only. */
+/* The order in which linears of many rows read the weights, one slice of the inputs (K-slice) after
+ * another, and the copy of the rows' inputs. Included by linear_body.h only. */
 #ifndef SHOAL_KERNELS_LINEAR_WALK_H
 #define SHOAL_KERNELS_LINEAR_WALK_H
 

@@ -1,6 +1,6 @@
 /* Reads the state of a thread of this host from /proc (proc_pid_stat(5)). All functions are Local.
- * Called by the watchdog and by comm, to tell a starved process from a lost one, and by
- * file_lease.c. */
+ * Called by the watchdog, to tell a starved process from a lost one; by comm, to wait until the
+ * launcher is idle; and by file_lease.c, to see whether the owner of a lease runs. */
 #ifndef SHOAL_BASE_PROC_THREAD_H
 #define SHOAL_BASE_PROC_THREAD_H
 

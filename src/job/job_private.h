@@ -168,8 +168,9 @@ struct stage_times job_stage_times(const struct layout *l, const struct engine_s
                                    uint32_t stage);
 struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_stats *all);
 
-/* Local. Returns the rows of the busiest rank divided by the mean of its group's ranks, both summed
- * over the counted calls of all MoE blocks. t: the traffic of all ranks. 0: no rows. */
+/* Local. Returns the rows of each call's busiest rank, summed over the counted calls of all MoE
+ * blocks, divided by the sum of the mean rows of that rank's group. t: the traffic of all ranks. 0:
+ * no rows. */
 double job_rows_evenness(const struct moe_traffic *t);
 
 /* Local. Returns the same for the calls after experts moved, up to those of t; 0: no rows. */

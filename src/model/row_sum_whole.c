@@ -24,7 +24,7 @@ static void row_sum_whole_add(struct stage *s, const struct packed *w, const flo
                               struct act_rows *in, struct part *p)
 {
     const bool scaled = row_sum_is_scaled(s), adds = !scaled && s->o.kern->device != NULL;
-    /* the block's input s->x is no longer needed */
+    /* the attention or FFN block that ends here needs its normed input, s->x, no longer */
     row_sum_blocks(s, w, in, &(struct block_sums){.y = adds ? p->hidden.h : s->x, .adds = adds}, p);
     if (!scaled && !adds)
         op_add(s->o.kern, p->hidden.h, s->x, p->hidden.n_rows * s->o.model->width);

@@ -30,7 +30,8 @@ struct status stage_make_moe(struct stage *s)
     return moe_create(&o, &s->moe);
 }
 
-/* s->ffn.gate [n] = the activation of an FFN without a gate. */
+/* Applies the activation of an FFN without a gate in place to s->ffn.gate [n], which holds the
+ * outputs of its up projection. */
 static void activate(struct stage *s, const struct ffn_weights *w, size_t n)
 {
     switch (s->o.model->gate) {

@@ -33,7 +33,8 @@ static const char *write_rows(void)
     return path;
 }
 
-/* Marks which of the lines 1 to N_ROWS the audit chooses; returns their number. */
+/* Offers the audit lines [first, first + N_ROWS). Sets is_chosen[i] for line first + i; returns the
+ * number of chosen lines. */
 static size_t chosen_lines(struct audit *a, uint64_t first, bool *is_chosen)
 {
     size_t n = 0;

@@ -350,8 +350,8 @@ static void layouts_are_chosen_by_measured_speeds(void)
     CU_ASSERT_EQUAL(hosts_of_experts(1e7), 1);
 }
 
-/* A layer with an index attends to the positions that it chooses, and its index scores all. A layer
- * without attention has none. */
+/* A layer attends to the positions that its own index, or one that it shares, chooses. A layer's
+ * own index scores all positions. A layer without attention costs neither. */
 static void sparse_attention_sees_what_its_index_chooses(void)
 {
     struct setup s;

@@ -141,8 +141,8 @@ static void streams_give_the_same_content_and_calls(void)
         for (size_t k = 1; k < 30; k++) check_stream(&texts[i], k);
 }
 
-/* Writes the row of a batch line named `id` with three answers: text, two calls, and a call with an
- * argument that looks like a call's id in a row. */
+/* Writes the row of the batch line `id` with three answers: text; two calls; and a call whose
+ * argument looks like the part of a row where the id of a call stands. */
 static void write_row(const char *id, struct strbuf *row)
 {
     static const char *const answers[] = {

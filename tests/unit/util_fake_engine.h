@@ -60,8 +60,8 @@ void fake_engine_fini(struct fake_engine *e);
 /* A disk of n_slots for each replica. */
 void fake_engine_add_tier(struct fake_engine *e, int32_t n_slots);
 
-/* The presets of the scheduler's flags, settled as a job settles them. Steps of FAKE_STEP_TOKENS
- * rows; drafts and the prefix cache are off, so that tests turn them on. */
+/* The presets of the scheduler's flags, but steps of FAKE_STEP_TOKENS rows, and neither drafts nor
+ * the prefix cache; tests turn these two on. */
 enum { FAKE_STEP_TOKENS = 2048 };
 struct schedule_flags fake_schedule_flags(void);
 

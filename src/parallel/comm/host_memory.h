@@ -30,7 +30,8 @@ bool host_memory_open(MPI_Comm comm, size_t shared_bytes, int n_in_process,
                       struct host_memory *out);
 void host_memory_close(struct host_memory *m);
 
-/* Local. Returns the address of a rank's lane; only `backed` bytes of it may be touched. */
+/* Local. Returns the address of a rank's lane. Only the bytes that its owner has backed may be
+ * touched; m->backed counts those of the caller's own lanes. */
 char *host_memory_lane(const struct host_memory *m, int rank, unsigned lane);
 
 /* Local. Gives this rank's lane memory for at least n_bytes; content and address stay. The threads

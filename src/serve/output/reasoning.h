@@ -6,8 +6,8 @@
 
 #include "serve/request/request.h"
 
-/* Places in the text of an answer. Blanks around the thoughts and before the content belong to
- * neither. */
+/* Places in the text of an answer. Blanks around the thoughts belong to neither part. An answer
+ * without thoughts is all content, with its first blanks. */
 struct reasoning {
     size_t begin, end; /* the thoughts; empty if the answer has none */
     size_t content;    /* where the content begins; it ends with the text */
