@@ -423,7 +423,8 @@ static struct status derive_groups(struct arch_reading *r)
         return status_make(STATUS_INPUT, "%s: n_group: expected 1 for %s, found %u", r->what,
                            m->family->title, rule->n_groups);
     }
-    if (rule->n_groups == 0 || m->family->compressed || (!sigmoid && method != NULL && strcmp(method, "greedy") == 0)) {
+    if (rule->n_groups == 0 || m->family->compressed ||
+        (!sigmoid && method != NULL && strcmp(method, "greedy") == 0)) {
         rule->n_groups = rule->n_groups_chosen = 0;
         return status_ok();
     }

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 static struct status ckpt_file_open(struct ckpt *c)
 {
     const hid_t access = h5_access_create();
@@ -13,7 +14,7 @@ static struct status ckpt_file_open(struct ckpt *c)
     c->file = H5Fopen(c->path, H5F_ACC_RDONLY, access);
     H5Pclose(access);
     if (c->file < 0) return h5_error(STATUS_INPUT, c->path, "cannot be opened");
-    void *fd = NULL; /* the file descriptor that HDF5 opened, so that both read the same file */
+    void *fd = NULL; /* HDF5's descriptor; weights are read through it, so from the same file */
     if (H5Fget_vfd_handle(c->file, H5P_DEFAULT, &fd) < 0 || fd == NULL) {
         return h5_error(STATUS_INPUT, c->path, "has no file descriptor");
     }

@@ -1,6 +1,6 @@
 /* Reads shoal's checkpoint file (HDF5; docs/checkpoint.md). The file is not trusted: its seal is
- * checked before HDF5 opens it, its links are walked first, and every block is verified against its
- * checksum. Knows no models, ranks or layouts. */
+ * checked before HDF5 opens it, then all its links and objects, and each block that is read is
+ * compared with its checksum. Knows no models, ranks or layouts. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_H
 
@@ -67,7 +67,8 @@ struct ckpt_tensor {
                                   over the parts */
     const char *method;        /* quantized: the quantization method; borrowed */
     const struct ckpt_tensor *parts[CKPT_PART_COUNT]; /* quantized: its datasets; zeros NULL if the
-                                                         format has none */
+                                                         format has none; all NULL without a file
+                                                         (ckpt_list.h) */
 };
 
 struct ckpt; /* an open file */
@@ -120,14 +121,14 @@ size_t ckpt_stored_count(const struct ckpt *c);
 const struct ckpt_tensor *ckpt_tensor_at(const struct ckpt *c, size_t i);
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
 
-/* Local. True when two tensors differ in type, shape or checksums. Also false when that is unknown:
- * one is quantized, or c has no checksums (ckpt_list.h). */
+/* Local. True when two tensors differ in type, number of rows or columns, or checksums. False if
+ * this is unknown, because one is quantized or c has no checksums (ckpt_list.h). */
 bool ckpt_tensors_differ(const struct ckpt *c, const struct ckpt_tensor *a,
                          const struct ckpt_tensor *b);
 
-/* Local. Returns the checkpoint's digest: XXH3-128 of everything except the weights' bytes (config,
- * tokenizer, names, shapes, the weights' checksums). Ranks that opened the same checkpoint have the
- * same digest. */
+/* Local. Returns the checkpoint's digest: the XXH3-128 of its seal, which covers everything except
+ * the weights' bytes (config, tokenizer, names, shapes, the weights' checksums). Ranks that opened
+ * the same checkpoint have the same digest. */
 struct ckpt_digest {
     uint64_t low, high;
 };
@@ -139,8 +140,8 @@ uint64_t ckpt_block_rows(const struct ckpt_tensor *t, uint64_t block);
 size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
 
 /* Local. Reads block `block` of t into buf [ckpt_block_rows][n_cols] in the stored dtype and
- * verifies its checksum. Errors: STATUS_INPUT names file, tensor and block; STATUS_MEMORY. Threads
- * may read different blocks at once. */
+ * verifies its checksum. Errors: STATUS_INPUT names file, tensor and the damaged block, or the byte
+ * that could not be read; STATUS_MEMORY. Threads may read different blocks at once. */
 struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf);
 /* Local. Returns how many of the rows [row, end) to read at once: as many as fit 256 KiB of a

@@ -1,5 +1,6 @@
-/* The state of an open checkpoint: ckpt.c (accessors), ckpt_list.c (without a file), ckpt_blocks.c
- * and ckpt_reader.c (reading), ckpt_walk.c and ckpt_quant.c (checking the structure). */
+/* The state of an open checkpoint, shared by ckpt.c (opening, accessors), ckpt_list.c (a list of
+ * tensors without a file), ckpt_blocks.c and ckpt_reader.c (reading), ckpt_walk.c and ckpt_quant.c
+ * (checking the structure). */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_PRIVATE_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_PRIVATE_H
 
@@ -19,7 +20,7 @@ struct ckpt_entry {
     struct ckpt_tensor tensor;
     char *name;     /* owned */
     char *method;   /* owned; of quantized tensors only */
-    uint64_t *sums; /* owned [n_blocks][2]: low, high */
+    uint64_t *sums; /* owned [n_blocks][2]: low, high; NULL: quantized, or without a file */
     bool is_part;   /* a dataset of a quantized tensor */
 };
 
@@ -70,8 +71,8 @@ struct status ckpt_sum_rows(struct ckpt_sum *s, uint64_t row, uint64_t n_rows, c
 struct status ckpt_read_bytes(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t offset,
                               size_t n, char *out);
 
-/* Local. Returns how many of n_rows rows from `row` on fit n_bytes, at least 1. They end at the end
- * of a panel, if a panel fits. */
+/* Local. Returns how many of n_rows rows from `row` on fit n_bytes, at least 1. If the 16 rows of a
+ * panel fit, they end at the end of a panel or with the last of the n_rows. */
 uint64_t ckpt_rows_within(const struct ckpt_tensor *t, uint64_t row, uint64_t n_rows,
                           size_t n_bytes);
 

@@ -1,5 +1,5 @@
 /* Reads and checks a checkpoint's quantized tensors: groups of /weights that have the attribute
- * "format" and the datasets codes, scales and zeros. Does no arithmetic. */
+ * "format" and the datasets codes, scales and, in some formats, zeros. Does no arithmetic. */
 #include "base/mem.h"
 #include "checkpoint/file/ckpt_private.h"
 #include "tensor/leaf.h"

@@ -90,7 +90,7 @@ bool ckpt_reader_is_direct(const struct ckpt_reader *r)
 
 /* ---- filling the ring ---- */
 
-/* Asks for the next series, once the last one is completely in the ring. */
+/* If the current series is completely in the ring, asks for the next one. False: there is none. */
 static bool series_ask(struct ckpt_reader *r)
 {
     struct portion *ahead = &r->ahead;
@@ -104,7 +104,8 @@ static bool series_ask(struct ckpt_reader *r)
     return true;
 }
 
-/* Returns the next portion's number of rows: direct reads are bounded, and end at a panel's end. */
+/* Returns the next portion's number of rows. A direct read has at most direct_bytes and ends at the
+ * end of a panel or of the series. */
 static uint64_t portion_rows(const struct ckpt_reader *r)
 {
     const struct portion *ahead = &r->ahead;
@@ -157,7 +158,7 @@ static const char *portion_wait(struct ckpt_reader *r, const struct portion *p, 
     return status_failed(st) ? NULL : rows;
 }
 
-/* Verifies a portion and gives it to fn, in pieces that fit the CPU's cache. */
+/* Verifies a portion and gives it to fn, in pieces of ckpt_rows_at_once rows. */
 static struct status portion_give(struct ckpt_reader *r, const struct portion *p, ckpt_rows_fn *fn,
                                   void *ctx)
 {

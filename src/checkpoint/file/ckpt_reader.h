@@ -1,5 +1,6 @@
-/* Reads many blocks of a checkpoint one after another and verifies them. Several reads are in
- * flight while the caller works on rows that were read before. Called by the loader. */
+/* Reads many blocks of a checkpoint one after another and verifies them. If the reads bypass the
+ * system's file cache, several are in flight while the caller works on rows that were read before.
+ * Called by the loader. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_READER_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_READER_H
 
@@ -46,7 +47,7 @@ bool ckpt_reader_is_direct(const struct ckpt_reader *r);
 bool ckpt_reader_next(struct ckpt_reader *r, struct ckpt_series *out);
 /* Local. Gives fn all rows of the series that ckpt_reader_next returned, in pieces of
  * ckpt_rows_at_once rows, which may span blocks. A block's checksum is verified only with its last
- * piece, so discard all rows after an error; the only call allowed then is ckpt_reader_destroy.
+ * piece, so after an error discard all rows of the series, and call only ckpt_reader_destroy.
  * Errors: as ckpt_read_block, for the first bad block; and fn's. */
 struct status ckpt_reader_rows(struct ckpt_reader *r, ckpt_rows_fn *fn, void *ctx);
 

@@ -51,7 +51,7 @@ struct status ckpt_room_free(const char *path, uint64_t *n_free)
     TRY(file_target(path, &file));
     char *slash = strrchr(file, '/');
     if (slash != NULL) slash[slash == file ? 1 : 0] = '\0';
-    /* some network and user-space file systems report 0 blocks in total, which means nothing */
+    /* a total of 0 blocks, as some network and user-space file systems report, tells nothing */
     if (statvfs(slash != NULL ? file : ".", &info) == 0 && info.f_blocks > 0) {
         const bool is_root = geteuid() == 0; /* root may use the reserved blocks too */
         *n_free = (uint64_t)(is_root ? info.f_bfree : info.f_bavail) * info.f_frsize;

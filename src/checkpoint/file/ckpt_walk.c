@@ -1,5 +1,6 @@
-/* Checks the structure of a checkpoint file before anything in it is used: hard links only, known
- * objects, contiguous datasets of known types inside the file, checksums of the right shape. */
+/* Checks the structure of a checkpoint file before anything in it is used: only hard links, groups
+ * and contiguous datasets; tensors of known types, inside the file; checksums of the right shape.
+ */
 #include "base/mem.h"
 #include "checkpoint/file/ckpt_private.h"
 #include "tensor/leaf.h"
@@ -295,8 +296,8 @@ out:
     return st;
 }
 
-/* Reads a dataset as its path demands. A dataset that this version does not know is only
- * checked. */
+/* Reads a text, a tensor or RoPE's values, by the dataset's path. Any other dataset is only
+ * checked; sums_read reads the checksums later. */
 static struct status dataset_visit(struct ckpt *c, const char *path)
 {
     static const char *const text_paths[] = {

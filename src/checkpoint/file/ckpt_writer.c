@@ -30,8 +30,8 @@ static struct status temporary_create(struct ckpt_writer *w)
         return status_make(STATUS_IO, "%s: cannot write beside it: %s", w->path, strerror(errno));
     }
     w->created = true;
-    const mode_t mask = umask(0); /* otherwise mkstemp's mode 0600 would hide the checkpoint from
-                                     other users */
+    /* gives the file the usual mode: mkstemp's 0600 would hide the checkpoint from other users */
+    const mode_t mask = umask(0);
     umask(mask);
     fchmod(fd, 0666 & ~mask);
     close(fd);
@@ -190,8 +190,8 @@ struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, cons
     return st;
 }
 
-/* Writes the rotary frequencies, those of layers with a window, and the factors, if there are
- * any. */
+/* Writes the rotary frequencies and those of layers with a window, where there are any, and the
+ * factors unless both are 1. */
 static struct status rope_write(struct ckpt_writer *w, const struct js_node *config)
 {
     struct arch_rope r;

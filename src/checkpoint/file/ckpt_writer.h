@@ -23,13 +23,14 @@ struct ckpt_tensor_spec {
 };
 
 /* Local. Creates a file under a temporary name beside the file to which `path` leads (symlinks are
- * followed); ckpt_writer_finish renames it to that file. `source` becomes the root attribute.
- * Errors: STATUS_USAGE when `path` exists and is no regular file, STATUS_IO, STATUS_MEMORY. */
+ * followed); ckpt_writer_finish renames it to that file. `source`, cut after 4096 bytes, becomes
+ * the root attribute of that name. Errors: STATUS_USAGE when `path` exists and is no regular file,
+ * STATUS_IO, STATUS_MEMORY. */
 struct status ckpt_writer_create(const char *path, const char *source, struct ckpt_writer **out);
 
 /* Local. Writes the config: its text as a dataset, one typed attribute per field of the object, and
- * the vectors of /rope as arch/arch_rope.h makes them. Errors: STATUS_INPUT for bad JSON,
- * STATUS_IO, STATUS_MEMORY. */
+ * the vectors of /rope as arch/arch_rope.h makes them. Errors: STATUS_INPUT for bad JSON or a bad
+ * RoPE, STATUS_IO, STATUS_MEMORY. */
 struct status ckpt_writer_config(struct ckpt_writer *w, const char *json, size_t n);
 
 /* Local. Writes one of the other texts; an empty text is left out. Errors: STATUS_INPUT for a text
@@ -43,30 +44,34 @@ struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, cons
 struct status ckpt_writer_tensor(struct ckpt_writer *w, const struct ckpt_tensor_spec *spec);
 
 /* Local. Writes the next n_rows rows [n_rows][last dimension] of the current tensor. Errors:
- * STATUS_INPUT (more rows than the tensor has), STATUS_IO. */
+ * STATUS_INPUT (more rows than the tensor has), STATUS_BUG (the tensor is quantized), STATUS_IO. */
 struct status ckpt_writer_rows(struct ckpt_writer *w, const void *rows, uint64_t n_rows);
 
 /* Local. Writes the codes, scales and zeros of the next n_rows rows of the current, quantized
- * tensor. Errors: as ckpt_writer_rows. */
+ * tensor. Errors: STATUS_INPUT (more rows than the tensor has), STATUS_BUG (the tensor is plain, or
+ * `rows` has zeros and its format not, or the reverse), STATUS_IO. */
 struct status ckpt_writer_quant_rows(struct ckpt_writer *w, const struct quant_block *rows,
                                      uint64_t n_rows);
 
-/* Local. Writes checksums and the seal, fsyncs, renames to `path`, fsyncs the folder. *w is NULL
- * afterwards in any case, and after a failure the temporary file is gone. Errors: STATUS_INPUT when
- * rows are missing, STATUS_IO, STATUS_MEMORY. */
+/* Local. Writes the last tensor's checksums and the seal, fsyncs, renames the file to its final
+ * name, fsyncs the folder. *w is NULL afterwards in any case, and after a failure the temporary
+ * file is gone. Errors: STATUS_INPUT when rows are missing or the file cannot be read back,
+ * STATUS_IO, STATUS_MEMORY. */
 struct status ckpt_writer_finish(struct ckpt_writer **w);
 
-/* Local. Closes and removes the temporary file. Accepts NULL. */
+/* Local. Closes and removes the temporary file, and frees *w. Accepts NULL. */
 void ckpt_writer_destroy(struct ckpt_writer **w);
 
-/* Local. Return the bytes of a tensor's weights: of one row in one dataset (a plain tensor has only
- * the first; 0 for a dataset that the format lacks), and of all its datasets together. */
+/* Local. Return the bytes of a tensor's weights: of one row in one dataset, and of all its datasets
+ * together. The only dataset of a plain tensor counts as CKPT_CODES; a dataset that the tensor
+ * lacks has 0 bytes. */
 uint64_t ckpt_spec_row_bytes(const struct ckpt_tensor_spec *spec, enum ckpt_part part);
 uint64_t ckpt_spec_bytes(const struct ckpt_tensor_spec *spec);
 
-/* Local. Returns the number of rows of a block for a tensor of this shape: at most 8 MiB, or
- * one row, so that the ranks of a host can hold one block each. Blocks of experts [E, out, in] do
- * not span two experts if `out` has a fitting divisor. */
+/* Local. Returns the number of rows of a block for a tensor of dtype and dims: as many as fit 8
+ * MiB, so that the ranks of a host can hold one block each, but at least 1. A block of experts [E,
+ * out, in] is a whole expert, or a whole fraction of one that has at least 1 MiB; only if there is
+ * no such fraction, blocks span experts. */
 uint64_t ckpt_rows_per_block(const struct ckpt_tensor_spec *spec);
 
 #endif

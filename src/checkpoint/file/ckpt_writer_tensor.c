@@ -10,7 +10,7 @@
 
 enum {
     BLOCK_AIM_BYTES = 8 << 20,
-    BLOCK_LOW_BYTES = 1 << 20, /* blocks below this size may span experts */
+    BLOCK_LOW_BYTES = 1 << 20, /* if a part of an expert would be smaller, blocks span experts */
 };
 
 void ckpt_streams_close(struct ckpt_writer *w)
@@ -52,8 +52,7 @@ struct status ckpt_spec_shape(const struct ckpt_tensor_spec *spec, struct ckpt_t
     return status_ok();
 }
 
-/* Returns the largest divisor of n that is at most max and not much smaller (about max / 16), or 1.
- */
+/* Returns the largest divisor of n that is at most max and at least about max / 16; 1: none. */
 static uint64_t divisor_below(uint64_t n, uint64_t max)
 {
     const uint64_t least = n / max + (n % max != 0);

@@ -14,7 +14,7 @@
 struct direct_reads; /* used by one thread at a time */
 
 /* Local. Opens the file behind fd once more, for n_slots reads at a time (1 to 64), each of at most
- * read_bytes. Memory: read_bytes + 8 KiB for each slot; with read_bytes 0 none, and only
+ * read_bytes. Memory: at most read_bytes + 8 KiB for each slot; with read_bytes 0 none, and only
  * direct_reads_start_into may be used. Errors: STATUS_IO when the system or the file system does
  * not support such reads, STATUS_MEMORY. */
 struct status direct_reads_create(int fd, size_t read_bytes, uint32_t n_slots,

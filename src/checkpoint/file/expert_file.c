@@ -101,8 +101,8 @@ static struct header header_of(const struct expert_file_shape *s, const struct h
 
 /* --- writing ------------------------------------------------------------------------------ */
 
-/* Opens and locks the temporary file. While a process waits for the lock, the file that it opened
- * may be renamed; it then opens the name again. */
+/* Opens and locks the temporary file. While this process waits for the lock, another one may rename
+ * or remove the file; then the name is opened again. */
 static struct status open_temporary(struct expert_file_writer *w)
 {
     struct stat mine, named;

@@ -17,8 +17,8 @@ struct reason {
     bool locking;
 };
 
-/* Keeps the innermost description, on one line; for a failed system call only the system's
- * message. */
+/* Sets the reason to a description of HDF5's up to its first comma or line end; for a failed system
+ * call, to the system's message alone. */
 static void reason_set(struct reason *reason, const char *text)
 {
     static const char label[] = "error message = ";

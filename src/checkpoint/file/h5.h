@@ -1,7 +1,6 @@
-/* HDF5 helpers for the checkpoint's reader and writer: errors as sentences, the stored types, and
- * opening a file without plugins, locks or drivers. Called by the writers and readers of HDF5 files
- * in this room, by the callers of these writers, by convert and quantize, and by the reader of
- * inputs. */
+/* Helpers for HDF5: errors as sentences, the stored types, and access to plain files without
+ * plugins or locks. Called by the writers and readers of HDF5 files in this room, by the callers of
+ * these writers, by convert and quantize, and by the reader of inputs. */
 #ifndef SHOAL_CHECKPOINT_FILE_H5_H
 #define SHOAL_CHECKPOINT_FILE_H5_H
 
@@ -11,7 +10,7 @@
 
 #include <hdf5.h>
 
-/* Local. From now on HDF5 prints nothing and loads no plugins. */
+/* Local. From now on HDF5 prints nothing, loads no plugins and does not clean up at exit. */
 void h5_quiet(void);
 
 /* Local. Returns a status with "path: what: HDF5's innermost reason", and a remedy if the reason is

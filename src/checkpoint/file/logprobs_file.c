@@ -111,7 +111,7 @@ static struct status make_types(struct logprobs_file *f)
     return status_ok();
 }
 
-/* Creates the file. Times of creation would change its bytes. */
+/* Creates the file, without times of creation, which would change its bytes. */
 static struct status make_logprobs(struct logprobs_file *f)
 {
     const hid_t access = h5_access_create(), create = H5Pcreate(H5P_FILE_CREATE);
@@ -125,7 +125,8 @@ static struct status make_logprobs(struct logprobs_file *f)
     return st;
 }
 
-/* Sets dims to the shape of n elements of a set. Returns its rank. */
+/* Sets dims to the shape of a dataset with n as its first dimension. Returns how many dimensions it
+ * has. */
 static int shape_of(const struct logprobs_file *f, enum set s, uint64_t n, hsize_t dims[3])
 {
     dims[0] = n;
@@ -221,7 +222,7 @@ static void logprobs_file_free(struct logprobs_file **file)
     mem_free(file);
 }
 
-/* Writes n elements, of the set's shape, as those from `at` on. */
+/* Writes values at the indices [at, at + n) of a dataset's first dimension. */
 static struct status write_set_at(struct logprobs_file *f, enum set s, uint64_t at, size_t n,
                                   const void *values)
 {

@@ -1,7 +1,7 @@
 /* Writes the HDF5 file of --save-logprobs: tokens and their k most likely candidates, and with
- * --save-hidden hidden rows of some layers, for training another model on them. The number of rows
- * must be known before the first one is written. The same rows give the same bytes. Called by
- * serve/output/logprobs_part.c. docs/distill.md describes the file.
+ * --save-hidden hidden rows of some layers, for training another model on them. The numbers of rows
+ * and tokens must be known before the first row is written. The same rows give the same bytes.
+ * Called by serve/output/logprobs_part.c. docs/distill.md describes the file.
  *
  *   tokens          i32 [T]     T: the tokens of all rows, prompt and answer
  *   is_generated    u8  [T]     1: of the answer
@@ -14,7 +14,8 @@
  * with --save-hidden also (H: the hidden rows of all N rows):
  *
  *   hidden          f16, bf16 or f32 [H, layers, D]
- *   hidden_offsets  i64 [N + 1] row i has [hidden_offsets[i], hidden_offsets[i + 1])
+ *   hidden_offsets  i64 [N + 1] row i has the hidden rows [hidden_offsets[i],
+ *                               hidden_offsets[i + 1])
  *   hidden_first    i32 [N]     which token of row i its first hidden row belongs to
  *
  * Datasets are contiguous: compressed bytes would depend on the version of zlib. No time stamps. */
@@ -52,12 +53,12 @@ void logprobs_encode(enum logprobs_type type, const float *x, size_t n, void *ou
 struct logprobs_hidden {
     struct hidden_layers layers;
     uint32_t n_layers, width; /* of the model */
-    uint64_t n_rows;          /* H; not used before the file is made */
+    uint64_t n_rows;          /* H; read from logprobs_file_create on */
 };
 
 /* The sizes and attributes of a new file. The texts are borrowed until logprobs_file_close. */
 struct logprobs_shape {
-    const char *model, *checkpoint; /* its name, and a digest of its bytes */
+    const char *model, *checkpoint; /* the model's name, and its checkpoint's digest */
     uint32_t k, vocab;
     enum logprobs_type type;
     uint64_t n_rows, n_tokens;
@@ -70,7 +71,7 @@ static inline size_t logprobs_hidden_bytes(const struct logprobs_shape *shape)
     return hidden_layers_bytes(&shape->hidden.layers, shape->hidden.width);
 }
 
-/* Everything is borrowed for the call. */
+/* A row of the file: a prompt and one answer. Everything is borrowed for the call. */
 struct logprobs_row {
     const char *custom_id; /* NUL-terminated UTF-8 */
     int32_t choice;
@@ -88,16 +89,17 @@ struct logprobs_file;
 struct status logprobs_file_create(const char *path, const struct logprobs_shape *shape,
                                    struct logprobs_file **out);
 
-/* Local. Writes the next n hidden rows, [n, layers, D] of shape->hidden.layers.type, which belong
- * to the next row. In total there must be shape->hidden.n_rows (assert: no more). */
+/* Local. Writes the next n hidden rows, [n, layers, D] of shape->hidden.layers.type, of the row
+ * that logprobs_file_add adds next. In total there must be shape->hidden.n_rows (assert: no more).
+ */
 struct status logprobs_file_add_hidden(struct logprobs_file *f, const void *rows, size_t n);
 
-/* Local. Writes the next row. In total there must be shape->n_rows rows with n_tokens tokens
- * (assert). */
+/* Local. Writes the next row. In total there must be shape->n_rows rows with shape->n_tokens tokens
+ * (assert: no more). */
 struct status logprobs_file_add(struct logprobs_file *f, const struct logprobs_row *row);
 
-/* Local. Completes and closes the file, does not sync it; after an error only closes it. Accepts
- * NULL. */
+/* Local. Writes the rows that are still in memory, closes the file without a sync and frees *f.
+ * Accepts NULL. */
 struct status logprobs_file_close(struct logprobs_file **f);
 
 #endif

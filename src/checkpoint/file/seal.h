@@ -20,8 +20,8 @@ struct seal_extent {
 
 struct seal_info {
     uint64_t file_bytes;
-    uint64_t eoa; /* size of the part that HDF5 wrote */
-    uint64_t hash_low, hash_high;
+    uint64_t eoa;                 /* size of the part that HDF5 wrote */
+    uint64_t hash_low, hash_high; /* the footer's */
 };
 
 /* Local. Appends a seal to the closed file at `path`. The seal covers all bytes except the raw
