@@ -35,7 +35,8 @@ static struct status no_theta(const struct arch_reading *r)
                        r->what);
 }
 
-/* Refuses two different values for RoPE in two places: other programs read one or the other. */
+/* Refuses rope_scaling beside rope_parameters, and a rope_theta that differs from the one in such
+ * an object: other programs read one or the other. */
 static struct status check_rope_is_one(const struct arch_reading *r)
 {
     const bool is_old = r->node.rope_parameters == NULL;
@@ -143,8 +144,8 @@ static struct status derive_rope(struct arch_reading *r)
         return status_make(STATUS_INPUT, "%s: rope_theta: expected above 1, found %g", r->what,
                            m->rope_theta);
     }
-    if (m->family->typed_heads) return status_ok(); /* arch_derive_typed has checked it */
-    if (m->family->compressed) return status_ok();  /* arch_compressed.c checks it */
+    /* arch_derive_typed has checked partial_rotary_factor; arch_compressed.c checks it later */
+    if (m->family->typed_heads || m->family->compressed) return status_ok();
     if (!js_number(js_get(r->node.rope_parameters, "partial_rotary_factor"), &part))
         return status_ok();
     if (!(part > 0 && part <= 1)) {
@@ -152,8 +153,8 @@ static struct status derive_rope(struct arch_reading *r)
                            "%s: partial_rotary_factor: expected above 0 to 1, found %g", r->what,
                            part);
     }
-    if (m->family->ling) return status_ok();  /* arch_derive_ling has checks for it */
-    if (m->family->mla && m->family->grows) { /* a part of all elements of a head of q */
+    if (m->family->ling) return status_ok();  /* arch_derive_ling checks the factor */
+    if (m->family->mla && m->family->grows) { /* the factor counts all elements of a head of q */
         if ((uint32_t)((r->query_own + m->attn.rotary) * part) == m->attn.rotary)
             return status_ok();
         return status_make(STATUS_INPUT,
@@ -325,7 +326,8 @@ static bool rule_has_window(const struct arch_reading *r, uint32_t layer, uint32
     return false;
 }
 
-/* Finds the period of WINDOW_MOST; a text ("LLLG") in its place needs "layer_types" beside it. */
+/* Finds the period of WINDOW_MOST and WINDOW_INNER. If "sliding_window_pattern" is a text ("LLLG"),
+ * "layer_types" must be given, too. */
 static struct status find_period(const struct arch_reading *r, uint32_t *out)
 {
     int64_t period = r->m.family->window_period > 0 ? r->m.family->window_period : 4;
@@ -538,7 +540,7 @@ static struct status parse_root(struct arch_reading *r)
     TRY(arch_find_family(r->root, r->what, &r->m.family));
     r->m.rope_pairs = r->m.family->mla;
     r->m.tied = r->m.family->tied;
-    r->norm_topk_prob = r->m.family->mamba_blocks; /* the default of "norm_topk_prob" */
+    r->norm_topk_prob = r->m.family->mamba_blocks; /* the default: true only with mamba_blocks */
     TRY(arch_fields_read(r));
     r->m.may_predict = r->n_predict > 0 && r->m.n_layers < ARCH_LAYERS_MAX;
     TRY(arch_derive_blocks(r));
@@ -566,7 +568,7 @@ struct status arch_parse(const char *json, size_t n, const char *what, struct ar
     memset(out, 0, sizeof *out);
     struct js_doc *doc = NULL;
     TRY(js_parse(json, n, what, &doc));
-    /* values for families without these fields */
+    /* values of fields that are absent or that the family does not read */
     struct arch_reading r = {
         .m = {.scale = {.embed = 1, .residual = 1}, .delta = {.conv_bias = true}},
         .what = what,

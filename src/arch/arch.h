@@ -1,4 +1,4 @@
-/* The description of a model, read from its config.json: its sizes, and the few switches in which
+/* The description of a model, read from its config.json: its sizes, and the switches in which
  * families differ. A family is one row of data in arch_family.c; no code is copied per family. A
  * field that changes the arithmetic and is not implemented is refused by name, never ignored. */
 #ifndef SHOAL_ARCH_ARCH_H
@@ -26,7 +26,7 @@ struct arch_names {
                                 by sigmoid(x . gate) */
 };
 
-/* The layers that use "sliding_window", unless "layer_types" lists them. */
+/* The layers that have a window, unless "layer_types" lists them. */
 enum window_rule {
     WINDOW_NONE,
     WINDOW_ALL,
@@ -40,9 +40,9 @@ enum window_rule {
 /* A family: a row of arch_family.c. */
 struct arch_family {
     const char *architecture; /* config.json "architectures"[0] */
-    const char *alias;        /* the same as other programs spell it; NULL: none */
+    const char *alias;        /* another spelling of `architecture`; NULL: none */
     const char *title;
-    bool qk_norm;        /* per-head RMSNorm of q and k before RoPE */
+    bool qk_norm;        /* per-head RMSNorm of q and k, before RoPE unless qk_norm_last */
     bool qk_norm_switch; /* the same, if "use_qk_norm" is true */
     bool qk_norm_whole;  /* RMSNorm of all of q and all of k */
     bool qkv_bias; /* q, k and v have biases, o has none; else "attention_bias" decides for all four
@@ -52,32 +52,36 @@ struct arch_family {
     bool o_bias_switch;   /* "attention_out_bias" decides for o, "attention_bias" for q, k and v */
     bool clips;           /* "clip_qkv", if given, clamps q, k and v */
     bool sinks; /* attention sinks: the softmax gets a learned score per head that has no value */
-    bool hybrid_kv; /* MiMo-V2: layers without a window have half as many KV heads as the others, as
-                       "num_key_value_heads" says, and no sinks; heads of v have "v_head_dim"
-                       elements and are multiplied by "attention_value_scale"; the fields of the
-                       published file are checked by arch_hybrid.c */
+    bool hybrid_kv;   /* MiMo-V2: layers without a window have no sinks and "num_key_value_heads" KV
+                         heads, the others twice as many; heads of v have "v_head_dim" elements and
+                         are multiplied by "attention_value_scale"; the fields of the published file
+                         are checked by arch_hybrid.c */
     bool typed_heads; /* Gemma-4: heads of layers without a window have "global_head_dim" elements,
-                         all of which rotate, the last ones by angles of 0, and there may be fewer
-                         KV heads; v is normed, and may be k before its norm; a scalar multiplies
-                         each layer's output; experts stand beside a dense FFN; arch_typed.c */
+                         all of which rotate (with "proportional" RoPE the last ones by angles of
+                         0), and there may be fewer KV heads; v is normed, and may be k before its
+                         norm; a scalar multiplies the residual stream after each layer; experts
+                         stand beside a dense FFN; arch_typed.c */
     bool mla;         /* multi-head latent attention; RoPE rotates neighbouring elements, unless
                          "rope_interleave" is false */
     bool partial_rotary; /* only a part of a head may be rotated: "partial_rotary_factor" */
-    bool rotary_dim;     /* the rotated part is given as a number of elements: "rotary_dim" */
+    bool rotary_dim;     /* the rotated part may be a number of elements: "rotary_dim" */
     bool out_norms;      /* attention and the FFN normalize their outputs, not their inputs */
     bool after_norms;    /* both normalize inputs and outputs, with GLM-4's names */
     bool both_norms;     /* both normalize inputs and outputs, with Gemma's names */
     bool gelu;           /* GEGLU: "hidden_activation" is "gelu_pytorch_tanh" */
     bool root_embed;     /* embeddings are multiplied by sqrt(hidden_size) */
     bool query_scalar;   /* scores are divided by sqrt("query_pre_attn_scalar") */
-    bool caps_scores;    /* "attn_logit_softcapping" must be given, null for none */
-    bool caps_logits;    /* "final_logit_softcapping"; with caps_scores it must be given too */
+    bool caps_scores;    /* scores have a softcap: "attn_logit_softcapping" must be given, null for
+                            none */
+    bool caps_logits;    /* so have logits: "final_logit_softcapping"; with caps_scores it must be
+                            given too */
     bool states_heads;   /* "head_dim" must be given: other programs have defaults of their own */
     bool states_kv;      /* "num_key_value_heads" must be given */
     bool states_bias;    /* "attention_bias" must be given */
     bool unbiased;       /* "attention_bias" has no effect: no linear has a bias */
     bool use_bias;       /* "use_bias": biases in attention and in the dense FFN */
-    bool longrope;       /* RoPE may be scaled by "short_factor" and "long_factor" */
+    bool longrope;       /* RoPE may be LongRoPE, within the original context: only "short_factor"
+                            is used */
     bool ntk_alpha;      /* RoPE of type "dynamic" has a fixed "alpha" */
     bool xielu;          /* a dense FFN without a gate, with the activation xIELU; RoPE scaling must
                             be given */
@@ -85,7 +89,8 @@ struct arch_family {
     bool head_bias;      /* "lm_head_bias": the head has a bias */
     bool mixer;          /* the router is ROUTER_MIXER with "router_jitter_noise" */
     bool qk_norm_last;   /* norms of q and k come after RoPE */
-    bool unrotated;      /* some layers have no RoPE: "no_rope_layers" */
+    bool unrotated;      /* some layers have no RoPE: "no_rope_layers", or each
+                            "no_rope_layer_interval"-th */
     bool unrotated_full; /* if there is a window, the layers without one have no RoPE */
     bool local_rope;     /* layers with a window have plain RoPE, whatever the other layers have */
     bool local_theta;    /* theta of the layers with a window is "rope_local_base_freq" */
@@ -113,7 +118,8 @@ struct arch_family {
     bool never_renormalised;
     bool sparsity_keys;    /* decoder_sparse_step and mlp_only_layers choose the MoE layers */
     bool renormalise;      /* chosen weights always sum to 1; otherwise "norm_topk_prob" decides */
-    bool own_expert_width; /* an expert's F is "moe_intermediate_size"; else intermediate_size */
+    bool own_expert_width; /* an expert's F is "moe_intermediate_size", which must be given; else
+                              intermediate_size, except with mamba_blocks and shortcut */
     bool own_shared_width; /* F of the shared experts is "shared_expert_intermediate_size" */
     bool counts_shared;    /* F of the shared experts is "n_shared_experts" times an expert's F;
                               this, "norm_topk_prob" and "routed_scaling_factor" must be given,
@@ -123,17 +129,18 @@ struct arch_family {
     bool sigmoid_groups;   /* "n_group" must be given, because defaults differ */
     bool moe_range; /* "moe_layer_start_index", "..._interval" and "..._end_index" choose the MoE
                        layers; "moe_k", "moe_num_experts" and "moe_num_shared_experts" are counts */
-    bool moe_topk;  /* "moe_topk" replaces "num_experts_per_tok"; one shared expert of
+    bool moe_topk;  /* "moe_topk", if given, replaces "num_experts_per_tok"; one shared expert of
                        intermediate_size */
     bool biased_softmax; /* router scores are a softmax, with a bias only to choose experts */
     bool granite_shared; /* "shared_intermediate_size": F of the shared experts; 0: none */
     bool counts_dense;   /* "first_k_dense_replace" must be given, because defaults differ */
-    bool typed_mlps;     /* "mlp_layer_types" lists dense and sparse layers; else the first is
-                            dense, or with counts_dense the first ones are */
-    bool moe_flags;      /* with typed_mlps: "is_moe_layer" may repeat the list, and without it the
-                            first "first_k_dense_replace" layers are dense, by default one */
+    bool typed_mlps;     /* "mlp_layer_types" may list dense and sparse layers; without the list the
+                            first layer is dense, or as many as "first_k_dense_replace" says
+                            (arch_derive_typed_mlps) */
+    bool moe_flags;      /* with typed_mlps: "is_moe_layer" may repeat the list; without the list
+                            the first "first_k_dense_replace" layers are dense, by default one */
     const struct arch_names *names; /* names of the expert tensors; NULL: none */
-    /* some layers have a gated delta rule instead of attention, listed by "layer_types" or
+    /* some layers have a gated delta rule instead of attention, chosen by "layer_types" or
      * "full_attention_interval"; its sizes, the "linear_*" fields, must be given */
     bool delta;
     bool delta_apart;      /* the delta rule's projections are separate tensors */
@@ -146,32 +153,34 @@ struct arch_family {
     bool sub_norms;   /* BitNet: RMSNorms of all of attention's output and of all inner elements of
                          the FFN, which computes relu2(gate) * up */
     bool states_topk; /* "norm_topk_prob" must be given, because defaults differ */
-    bool gated_heads; /* q_proj gives a gate after each head: attention's output is multiplied by
-                         its sigmoid */
-    bool chunked;     /* rotated layers see only the positions of their chunk:
+    bool gated_heads; /* q_proj gives a gate after each head's q: the head's output is multiplied by
+                         the gate's sigmoid */
+    bool chunked;     /* in layers with RoPE, a row sees only the positions of its own chunk:
                          "attention_chunk_size" */
-    bool l2_norm;     /* "use_qk_norm": RMSNorms of q and k without weights, in rotated layers */
-    bool tunes;       /* "attn_temperature_tuning": q of unrotated layers grows with the position */
+    bool l2_norm;     /* "use_qk_norm": per-head RMSNorms of q and k without weights, after RoPE, in
+                         layers with RoPE */
+    bool tunes;       /* "attn_temperature_tuning": without RoPE, q grows with the position */
     bool grows;       /* q of all layers grows with the position: "llama_4_scaling_beta" in
                          "rope_parameters", whose type must be "yarn" */
     bool weighs_inputs; /* the only chosen expert's input is multiplied by the router's weight;
                            "moe_layers" lists the MoE layers, "intermediate_size_mlp" is F of dense
                            layers */
-    bool indexed;     /* sparse attention: "index_topk" positions of each row, found by an index of
-                         "index_n_heads" heads; "mlp_layer_types" is optional */
-    bool index_pairs; /* the index's RoPE rotates neighbouring elements, as attention's does;
-                         "indexer_types": a layer may reuse the positions of the layer before it */
-    bool shortcut;    /* a published layer is two of shoal's, "num_layers" of them; the first has
-                         experts beside its dense FFN, whose output is added after the second's;
-                         "zero_expert_num" experts have no weights and give back their input;
-                         latents are scaled by their widths */
-    bool compressed;  /* DeepSeek-V4: rows attend to a window and to compressed entries
-                         (struct arch_compression); the residual stream is several streams; an
-                         expert's SwiGLU has clamped inputs; arch_compressed.c */
-    bool predicts;    /* the layer after the last may be a prediction layer:
-                         "num_nextn_predict_layers" */
+    bool indexed;       /* sparse attention: a row attends to "index_topk" positions, found by an
+                           index of "index_n_heads" heads */
+    bool index_pairs;   /* the index's RoPE rotates neighbouring elements, as attention's does; a
+                           layer may reuse the positions of the layer before it, by "indexer_types"
+                           or other fields (arch_index.c) */
+    bool shortcut;      /* each of "num_layers" published layers is two of shoal's. The first of the
+                           two has experts beside its dense FFN; their output is added at the end of
+                           the second. "zero_expert_num" experts have no weights and give back their
+                           input. Each latent is scaled by sqrt(D / its width) */
+    bool compressed;    /* DeepSeek-V4: rows attend to a window and to compressed entries
+                           (struct arch_compression); the residual stream is several streams; an
+                           expert's SwiGLU has clamped inputs; arch_compressed.c */
+    bool predicts;      /* the layer after the last may be a prediction layer:
+                           "num_nextn_predict_layers" */
     /* some layers have a Mamba-2 scan instead of attention, by "layer_types" or
-     * "layers_block_type"; sizes are in the families' own fields */
+     * "layers_block_type"; each family has fields of its own for the sizes */
     bool mamba;
     bool mamba_granite; /* FFNs are shared experts, beside experts or alone; no layer has RoPE
                            unless "position_embedding_type" is "rope" */
@@ -182,9 +191,9 @@ struct arch_family {
     bool bert;   /* layer norms follow the sums; embeddings of positions and types are added to
                     those of tokens; all linears have biases, and FFNs are GELU without a gate */
     bool modern; /* ModernBERT: layers as decoders have them, but for a norm of the embeddings
-                    in place of the first layer's; FFNs are GEGLU with exact GELU; a window,
-                    "local_attention" positions wide, has its row in the middle; "norm_bias":
-                    norms have biases */
+                    in place of the norm of the first layer's input; FFNs are GEGLU with exact
+                    GELU; a window reaches "local_attention" / 2 positions to either side of its
+                    row; "norm_bias": norms have biases */
     bool pad_positions; /* positions count from "pad_token_id" + 1; padding tokens are not counted
                            and have the position "pad_token_id" */
 };
@@ -199,34 +208,38 @@ struct arch_delta {
     bool is_mamba;               /* the layers are Mamba-2 */
     bool by_channel; /* delta rule: a decay for each channel of a key; key_dim is value_dim, and
                         there are as many key as value heads */
-    /* by_channel: decays are exp(least_log * sigmoid(...)), least_log <= 0; otherwise a softplus
-     * gives them, which has no bound */
+    /* by_channel: true: decays are exp(least_log * sigmoid(...)), so at least exp(least_log);
+     * false: they are exp(-rate * softplus(...)) */
     bool is_bounded;
-    float least_log;
+    float least_log;             /* at most 0 */
     bool conv_bias;              /* Mamba-2: the convolution has a bias */
     float step_least, step_most; /* Mamba-2: bounds of the step */
 };
 
 /* The index of sparse attention (DeepSeek-V3.2-Exp, 2025, section 2.1): a row attends to the
- * n_chosen positions with the largest scores; all 0: it attends to all. */
+ * n_chosen positions with the largest scores. With compressed attention, to the n_chosen entries.
+ * All 0: the model has no index, and a row attends to all positions. */
 struct arch_index {
-    uint32_t n_heads, dim; /* index heads; elements of a head, of which the first `rotary` rotate */
+    uint32_t n_heads, dim; /* index heads; elements of a head, of which `rotary` rotate: the first
+                              ones, with compressed attention the last */
     uint32_t n_chosen;     /* at most the context */
-    bool pairs; /* elements 2i and 2i + 1 rotate together; otherwise i and i + rotary / 2 */
+    bool pairs; /* elements 2i and 2i + 1 rotate together; otherwise i and i + rotary / 2. Not read
+                   with compressed attention, which always rotates such pairs */
 };
 
 /* Compressed attention (DeepSeek-V4, 2026, section 2.3): a window of the last positions, and
  * entries that each stand for `rate` positions. Keys are values, one head of head_dim for all query
  * heads, of which the last `rotary` elements rotate. All 0: the model has none. */
 struct arch_compression {
-    uint32_t sparse_rate; /* of layers whose index chooses entries; each entry also reads the rate
-                             positions before its own */
-    uint32_t full_rate;   /* of layers that see all entries */
+    uint32_t sparse_rate; /* rate in layers whose index chooses entries. An entry there also reads
+                             the sparse_rate positions before its own */
+    uint32_t full_rate;   /* rate in layers whose rows see all entries */
     uint32_t o_groups;    /* groups of heads; each has a linear that reads its heads' outputs */
     uint32_t o_lora;      /* outputs of each of these linears; o reads those of all groups */
 };
 
-/* How a layer with compressed attention sees entries. */
+/* The entries that rows see in a layer of compressed attention: none, those that the layer's index
+ * chooses, or all. */
 enum compression { COMPRESSION_NONE, COMPRESSION_SPARSE, COMPRESSION_FULL };
 
 /* Hyper-connections with doubly stochastic matrices (mHC; Xie et al., 2025, arXiv 2512.24880): the
@@ -258,8 +271,8 @@ struct arch_tuning {
 /* The constants of clamped SwiGLU. */
 struct arch_swiglu {
     float alpha;
-    float limit; /* 0: plain SwiGLU. With alpha 0 the shared experts' inputs are clamped too, and up
-                    is not raised by 1 */
+    float limit; /* 0: plain SwiGLU. With alpha 0 (DeepSeek-V4), gate and up of the shared experts
+                    are clamped too, and 1 is not added to up */
 };
 
 /* Attention: its heads, their widths, the window and what is done to q, k and v. */
@@ -268,21 +281,23 @@ struct arch_attention {
     /* KV heads of the layers without a window, a divisor of G; 0: all layers have G. The cache has
      * G in all layers: it has each of these heads G / n_full_kv_heads times. */
     uint32_t n_full_kv_heads;
-    uint32_t full_dim;  /* elements of a head of q, k and v in the layers without a window; 0:
-                           query_dim and value_dim, as in the others. All of them rotate */
+    uint32_t full_dim;  /* elements of a head of q, k and v in the layers without a window, all of
+                           which rotate; 0: query_dim and value_dim, as in the other layers */
     bool full_k_is_v;   /* in these layers v is k before its norm */
     bool v_norm;        /* an RMSNorm without weights of each head of v */
     uint32_t head_dim;  /* Hd, elements of a head in the cache and in attention kernels: the
                            published head_dim, padded with zeros to a multiple of LANES */
-    uint32_t rotary;    /* RoPE rotates the first `rotary` elements of a head; in layers with a
-                           window arch_local_rotary */
-    uint32_t query_dim; /* elements of a head of q in the weights: the published head_dim */
-    uint32_t value_dim; /* elements of a head of o_proj's input in the weights. Without latent
-                           attention, heads of q, k, v and of o's input all have the published
-                           head_dim, but for MiMo's v; at most Hd */
+    uint32_t rotary;    /* elements of a head that RoPE rotates: the first ones; with latent and
+                           compressed attention the last. With a window: arch_local_rotary */
+    uint32_t query_dim; /* elements of a head of q in the weights: the published head_dim; with
+                           latent attention qk_nope_head_dim + qk_rope_head_dim */
+    uint32_t value_dim; /* elements of a head of o_proj's input in the weights. Without latent and
+                           compressed attention, heads of q, k, v and of o's input all have the
+                           published head_dim, except that MiMo's v and o may have fewer */
     uint32_t kv_lora;   /* latent attention: width of the latent; Hd = kv_lora + rotary, cached once
-                           per token; 0: none */
-    uint32_t q_lora;    /* latent attention: width of q's latent; 0: q is computed directly */
+                           per token. Compressed attention: Hd. 0: neither */
+    uint32_t q_lora;    /* latent and compressed attention: width of q's latent; 0: q is computed
+                           directly */
     float latent_norm_eps; /* eps of the norms inside latent attention */
     float latent_scale;    /* multiplies the normed latent of keys and values; 0: nothing does */
     bool latent_gates;     /* latent attention: each head's output is multiplied by a sigmoid */
@@ -307,8 +322,8 @@ struct arch_experts {
     bool shared_mix;    /* a sigmoid gate multiplies the shared experts' output */
     bool lone_shared;   /* the FFN of dense layers has the shared experts' names */
     bool weighs_inputs; /* see struct arch_family */
-    bool joins;         /* the shared experts and the others have norms of their own, of inputs and
-                           outputs; the router reads rows with a third norm */
+    bool joins;         /* shared and routed experts each have a norm of their input and one of
+                           their output; the router's input has a norm, too */
 };
 
 /* The kinds of layers: an array for each property, by the layer's number. */
@@ -316,9 +331,9 @@ struct arch_layers {
     bool is_moe[ARCH_LAYERS_MAX];
     bool has_window[ARCH_LAYERS_MAX];
     bool is_unrotated[ARCH_LAYERS_MAX]; /* the layer has no RoPE */
-    bool shares_index[ARCH_LAYERS_MAX]; /* it has no index and attends to the positions of the
-                                           layer before it */
-    bool is_delta[ARCH_LAYERS_MAX];     /* recurrent, of either kind */
+    bool shares_index[ARCH_LAYERS_MAX]; /* the layer has no index of its own and attends to the
+                                           positions of the layer before it */
+    bool is_delta[ARCH_LAYERS_MAX];     /* recurrent: a delta rule or a Mamba-2 scan */
     bool is_hashed[ARCH_LAYERS_MAX];    /* a table gives the experts of each token */
     enum compression compression[ARCH_LAYERS_MAX];
     bool lacks_mixer[ARCH_LAYERS_MAX], lacks_ffn[ARCH_LAYERS_MAX];
@@ -327,13 +342,14 @@ struct arch_layers {
 struct arch {
     const struct arch_family *family;
     uint32_t n_layers, width; /* L, D */
-    uint32_t vocab, context;  /* V; max_position_embeddings */
+    uint32_t vocab, context;  /* V; the most positions of a sequence */
     struct arch_layers layer;
     struct arch_attention attn;
     struct arch_index index;
     struct arch_compression compression;
     struct arch_streams streams;
-    bool rope_pairs; /* RoPE rotates elements 2i and 2i + 1; otherwise i and i + rotary / 2 */
+    bool rope_pairs; /* latent attention: RoPE rotates elements 2i and 2i + 1; otherwise i and i +
+                        rotary / 2 */
     bool local_rope; /* layers with a window have rotary frequencies of their own */
     double rope_theta;
     struct arch_tuning tuning;
@@ -348,7 +364,7 @@ struct arch {
     bool shortcut; /* see struct arch_family */
     struct arch_scales scale;
     float norm_eps;
-    bool norm_bias;   /* layer norms have biases; otherwise biases of 0 are added */
+    bool norm_bias;   /* the norms of the residual stream have biases */
     bool layer_scale; /* a scalar multiplies the residual stream after each layer */
     float logit_cap;  /* c in c tanh(logit / c); 0: none */
     bool tied, head_bias;
@@ -390,22 +406,24 @@ static inline uint32_t arch_rate(const struct arch *m, uint32_t layer)
                                       : 0;
 }
 
-/* Local. Returns the elements of an index key of the layer's entries; 0: they have no such keys. */
+/* Local. Returns the elements of an index key of the layer's entries; 0: they have no index keys.
+ */
 static inline uint32_t arch_entry_key_dim(const struct arch *m, uint32_t layer)
 {
     return arch_has_index(m, layer) ? m->index.dim : 0;
 }
 
-/* Local. Returns the elements of a token's share of a block's entries of `dim` elements; a block
- * has one entry or more. */
+/* Local. Returns the elements that each of a KV block's 64 tokens takes so that the block has room
+ * for its entries of `dim` elements: one for each `rate` tokens, at least one. */
 static inline uint32_t arch_entry_share(uint32_t dim, uint32_t rate)
 {
     const uint32_t n = rate < 64 ? rate : 64;
     return (dim + n - 1) / n;
 }
 
-/* Local. Returns the elements that a token takes in the cache beside its key, in layers that have
- * any: an index key; or its share of the entries, and of their index keys, of a block. */
+/* Local. Returns the elements that a token takes in the cache beside its key, in the layers where
+ * arch_has_beside is true. Sparse attention: an index key. Compressed attention: the token's share
+ * of its block's entries and their index keys, the largest of any layer. */
 static inline uint32_t arch_beside_dim(const struct arch *m)
 {
     const struct arch_compression *c = &m->compression;
@@ -415,14 +433,14 @@ static inline uint32_t arch_beside_dim(const struct arch *m)
     return sparse > full ? sparse : full;
 }
 
-/* Local. True when the layer has such elements. */
+/* Local. True when the layer has index keys or entries in the cache. */
 static inline bool arch_has_beside(const struct arch *m, uint32_t layer)
 {
     return m->compression.o_groups > 0 ? arch_rate(m, layer) > 0 : arch_has_index(m, layer);
 }
 
-/* Local. Returns the floats that a layer with entries keeps of each sequence: three sums for each
- * channel of unfinished entries and of their index keys. */
+/* Local. Returns the floats that a layer with entries keeps of each sequence: three for each
+ * channel of the two unfinished entries and of their index keys (struct pool_args). */
 static inline uint64_t arch_entry_floats(const struct arch *m)
 {
     return 6ull * (m->attn.kv_lora + m->index.dim);
@@ -448,8 +466,8 @@ static inline uint32_t arch_row_width(const struct arch *m)
     return m->streams.n > 0 ? m->streams.n * m->width : m->width;
 }
 
-/* Local. Returns the columns of o's input that ranks do not divide: those of a head, or of a group
- * of heads. */
+/* Local. Returns the length of the runs of columns of o's input that ranks do not divide: those of
+ * a head, or of a group of heads. */
 static inline uint32_t arch_o_unit(const struct arch *m)
 {
     return m->compression.o_groups > 0 ? m->compression.o_lora : m->attn.value_dim;
@@ -481,8 +499,8 @@ static inline uint32_t arch_delta_per_key(const struct arch *m)
     return m->delta.n_key_heads > 0 ? m->delta.n_value_heads / m->delta.n_key_heads : 0;
 }
 
-/* Local. Return how many units of a recurrent layer ranks divide (key heads of a gated delta rule,
- * heads of a Mamba-2 scan), and how many value heads a unit has. */
+/* Local. Ranks divide recurrent layers by units: key heads of a gated delta rule, heads of a
+ * Mamba-2 scan. Return the number of units, and the value heads of a unit. */
 static inline uint32_t arch_delta_units(const struct arch *m)
 {
     return m->delta.is_mamba ? m->delta.n_value_heads : m->delta.n_key_heads;
@@ -545,8 +563,9 @@ static inline uint32_t arch_value_dim_most(const struct arch *m)
     return m->attn.full_dim > m->attn.value_dim ? m->attn.full_dim : m->attn.value_dim;
 }
 
-/* Local. Returns the K-block of an output projection whose heads have `dim` elements, in a model
- * where it is `leaf` for heads of value_dim: a K-block has as many heads in every layer. */
+/* Local. Returns the length of the K-blocks of an output projection whose heads have `dim`
+ * elements, in a model where that length is `leaf` for heads of value_dim elements: a K-block has
+ * as many heads in every layer. */
 static inline uint32_t arch_o_leaf(const struct arch *m, uint32_t leaf, uint32_t dim)
 {
     return dim == m->attn.value_dim ? leaf : leaf / m->attn.value_dim * dim;

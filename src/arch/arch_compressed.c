@@ -1,12 +1,13 @@
 /* Reads the config of DeepSeek-V4: which layers have compressed entries and of how many positions,
- * which have hashed experts, the widths of its heads and its two RoPEs. Called by arch.c. */
+ * in which a table gives each token's experts (hashed layers), the widths of its heads and its two
+ * RoPEs. Called by arch.c. */
 #include "arch/arch_private.h"
 #include "tensor/dims.h"
 
 #include <string.h>
 
-/* The kinds of layers: their names in "layer_types" and "compress_rates", their numbers in
- * "compress_ratios", and the rates that transformers gives them. */
+/* The kinds of layers: their names in "layer_types" and "compress_rates", and their numbers in
+ * "compress_ratios", which are also their rates if the file gives none. */
 static const struct {
     const char *word;
     uint32_t ratio;
@@ -138,7 +139,7 @@ static struct status derive_kinds(struct arch_reading *r)
         return expected(r, "layer_types", "a list, or compress_ratios");
     if (types != NULL && js_count(types) != m->n_layers)
         return expected(r, "layer_types", "a text for each layer");
-    if (ratios != NULL && js_count(ratios) < m->n_layers) /* it may have prediction layers, too */
+    if (ratios != NULL && js_count(ratios) < m->n_layers) /* more are of prediction layers */
         return expected(r, "compress_ratios", "a number for each layer");
     m->attn.window = r->window;
     for (uint32_t l = 0; l < m->n_layers; l++) {
@@ -148,8 +149,8 @@ static struct status derive_kinds(struct arch_reading *r)
     return r->window > 0 ? status_ok() : expected(r, "sliding_window", "at least 1");
 }
 
-/* Sets *rate, unless a field of its own has set it, and checks it: a block of the cache holds
- * whole entries, or an entry stands for whole blocks. */
+/* Sets *rate from "compress_rates" or its default, unless another field has set it. Checks it: the
+ * positions of a KV block must make whole entries, or those of an entry whole blocks. */
 static struct status derive_rate(const struct arch_reading *r, enum compression kind,
                                  uint32_t *rate)
 {

@@ -5,8 +5,8 @@
  * inputs, so the published norm after a sum is the norm of the next block's input here, and convert
  * names it so (published_encoder.c); the normed rows then also replace the residual stream
  * (model/stage.c). ModernBERT normalizes its inputs as shoal does. Its first layer has no norm
- * before attention, but the embeddings have one, whose rows are also the residual stream: that is
- * the first layer's here. */
+ * before attention, but the embeddings have one. Here this is the norm of the first layer's input,
+ * and the normed rows also replace the residual stream. */
 #include "arch/arch_private.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static const char *const encoder_keys[] = {
     /* for training, or read by nothing */
     "attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout",
     "gradient_checkpointing", "output_past",
-    /* read by no published code; nor are fields that begin with pooler_ */
+    /* read by no published code, as are fields that begin with pooler_ */
     "rms_norm_eps", "directionality",
     /* for scores; job_rank.c reads them */
     "sbert_ce_default_activation_function", "sentence_transformers"};
@@ -72,7 +72,8 @@ static struct status derive_bert(struct arch_reading *r)
     return status_ok();
 }
 
-/* Refuses fields by which transformers changes the window, or the RoPE of both kinds of layers. */
+/* Sets the window and the activation. Refuses fields by which transformers would change the window,
+ * or the RoPE of both kinds of layers. */
 static struct status derive_modern(struct arch_reading *r)
 {
     struct arch *m = &r->m;

@@ -1,7 +1,6 @@
-/* The table of config.json's fields. A field without a row is refused by name unless it is off, so
- * that no model runs with arithmetic that differs from its training. arch_fields_read.c reads by
- * it.
- */
+/* The table of config.json's fields, by which arch_fields_read.c reads them. A field without a row
+ * is refused by name unless it is off, so that no model runs with arithmetic that differs from its
+ * training. Of several rows with one key, the first that applies to the family counts. */
 #include "arch/arch_fields_private.h"
 
 #define AT(member)  .at = offsetof(struct arch_reading, member)
@@ -85,7 +84,7 @@ static const struct arch_field fields[] = {
      .refused_elsewhere = true},
     {"attention_bias", FIELD_SWITCH, AT(attention_bias), .required = true, ONLY(o_bias_switch)},
     {"attention_bias", FIELD_SWITCH, AT(attention_bias), .required = true, ONLY(states_bias)},
-    {"attention_bias", FIELD_INERT, ONLY(unbiased)}, /* the linears have none */
+    {"attention_bias", FIELD_INERT, ONLY(unbiased)}, /* the linears have no biases */
     {"use_bias", FIELD_SWITCH, AT(attention_bias), ONLY(use_bias), .refused_elsewhere = true},
     {"attention_bias", FIELD_SWITCH, AT(attention_bias)},
     {"attention_out_bias", FIELD_SWITCH, AT(attention_out_bias), ONLY(o_bias_switch),
@@ -133,7 +132,7 @@ static const struct arch_field fields[] = {
     {"layer_types", FIELD_NODE, AT(node.layer_types)},
     {"sliding_window_pattern", FIELD_NODE, AT(node.window_pattern), ONLY(window_pattern),
      .refused_elsewhere = true},
-    /* Gemma-4; arch_typed.c checks the fields that are only compared */
+    /* Gemma-4; arch_typed.c refuses some values of fields that are not read here */
     {"global_head_dim", FIELD_COUNT, AT(m.attn.full_dim), .most = 1024, ONLY(typed_heads),
      .refused_elsewhere = true},
     {"num_global_key_value_heads", FIELD_COUNT, AT(m.attn.n_full_kv_heads), .most = 4096,
@@ -146,7 +145,8 @@ static const struct arch_field fields[] = {
      .refused_elsewhere = true},
     {"hidden_size_per_layer_input", FIELD_INERT, ONLY(typed_heads), .refused_elsewhere = true},
     {"num_kv_shared_layers", FIELD_INERT, ONLY(typed_heads), .refused_elsewhere = true},
-    /* of layers that share keys and values, and of embeddings that each layer has */
+    /* without effect, because arch_typed.c refuses layers that share keys and values, and
+     * embeddings that each layer has of its own */
     {"use_double_wide_mlp", FIELD_INERT, ONLY(typed_heads), .refused_elsewhere = true},
     {"vocab_size_per_layer_input", FIELD_INERT, ONLY(typed_heads), .refused_elsewhere = true},
     {"enable_moe_block", FIELD_SWITCH, AT(has_moe), ONLY(typed_heads), .refused_elsewhere = true},
@@ -188,7 +188,7 @@ static const struct arch_field fields[] = {
      ONLY(delta_by_channel), .required = true, .refused_elsewhere = true},
     {"first_k_dense_replace", FIELD_COUNT, AT(pattern.n_dense_layers), .most = 1 << 20,
      .may_be_zero = true, .otherwise = 1, ONLY(delta_by_channel)},
-    /* Ling 3; arch_kimi.c wants one field of each pair of names for the same */
+    /* Ling 3; of two names for one field, arch_kimi.c expects exactly one */
     {"linear_head_dim", FIELD_COUNT, AT(m.delta.key_dim), .most = 1024, ONLY(ling),
      .refused_elsewhere = true},
     {"linear_num_heads", FIELD_COUNT, AT(m.delta.n_key_heads), .most = 4096, ONLY(ling),
@@ -514,7 +514,8 @@ static const struct arch_field fields[] = {
     {.key = "params_dtype", .type = FIELD_INERT},
     {.key = "transformers_version", .type = FIELD_INERT},
     {.key = "transformers.js_config", .type = FIELD_INERT},
-    /* the checkpoint says how its own tensors are stored; BitNet's also rounds activations */
+    /* the checkpoint says how its own tensors are stored; BitNet's entry also asks for rounded
+     * activations */
     {.key = "quantization_config", .type = FIELD_NODE, AT(node.quantization)},
     {"expert_dtype", FIELD_INERT, ONLY(compressed), .refused_elsewhere = true},
     /* precisions of other programs, where shoal has f32 */
@@ -557,7 +558,7 @@ static const struct arch_field fields[] = {
     {.key = "use_mems", .type = FIELD_INERT},
     {.key = "auto_map", .type = FIELD_INERT},
     {"num_nextn_predict_layers", FIELD_COUNT, AT(n_predict), .most = 64, .may_be_zero = true,
-     ONLY(predicts)}, /* elsewhere convert leaves these layers out */
+     ONLY(predicts)}, /* in other families convert leaves these layers out */
     {.key = "num_mtp_layers", .type = FIELD_INERT},
     {.key = "num_mtp_modules", .type = FIELD_INERT},
     {.key = "mtp_transformer_layers", .type = FIELD_INERT},

@@ -6,7 +6,7 @@
 #include "arch/arch_private.h"
 
 enum arch_field_type {
-    FIELD_INERT,  /* changes nothing in a forward pass */
+    FIELD_INERT,  /* not read by the table: changes nothing, or a derivation checks it */
     FIELD_COUNT,  /* uint32_t: an integer from 1, or from 0 with may_be_zero, to `most` */
     FIELD_FLOAT,  /* float: above `above`, or 0 with may_be_zero, up to `most` */
     FIELD_DOUBLE, /* double: as FIELD_FLOAT */
@@ -17,7 +17,7 @@ enum arch_field_type {
     FIELD_NODE,   /* const struct js_node *, which the derivations read */
 };
 
-/* One field. A family whose member `only` is false takes no value from it. */
+/* One row. A family whose switch `only` is false takes no value from it. */
 struct arch_field {
     const char *key;
     enum arch_field_type type;

@@ -20,7 +20,8 @@ static bool applies(const struct arch_field *f, const struct arch_family *family
     return f->only == 0 || *((const bool *)family + f->only);
 }
 
-/* Returns the key's row that applies to the family, else any row of the key; NULL: none. */
+/* Returns the key's first row that applies to the family; if there is none, another row of the key;
+ * NULL: the key has no row. */
 static const struct arch_field *field_of(const char *key, const struct arch_family *family)
 {
     const struct arch_field *found = NULL;
@@ -143,7 +144,8 @@ static struct status read_field(struct arch_reading *r, const struct arch_field 
     }
 }
 
-/* Refuses a field that does not apply to the family, unless it has no effect. */
+/* Refuses a field that does not apply to the family, if its row says so (refused_elsewhere) and its
+ * value has an effect elsewhere. */
 static struct status check_elsewhere(const struct arch_reading *r, const struct arch_field *f,
                                      const struct js_node *node)
 {

@@ -16,8 +16,8 @@ static bool is_given(const struct arch_reading *r, const char *key)
     return js_type(js_get(r->root, key)) != JS_NULL;
 }
 
-/* Two names that transformers takes for one field; programs differ in which they read. The first
- * is that of most families. */
+/* Two names that transformers takes for one field: that of most families, and the family's own.
+ * Programs differ in which they read. */
 struct names {
     const char *usual, *own;
 };
@@ -129,7 +129,7 @@ static struct status mark_listed(const struct arch_reading *r, const char *key,
     return status_ok();
 }
 
-/* Sets layer.is_delta by the lists in linear_attn_config; each layer must be in one of the two. */
+/* Sets layer.is_delta by the two lists in linear_attn_config; each layer must be in just one. */
 static struct status take_lists(struct arch_reading *r)
 {
     bool full[ARCH_LAYERS_MAX] = {false};

@@ -25,7 +25,7 @@ struct status arch_derive_latent(struct arch_reading *r)
     struct arch *m = &r->m;
     TRY(check_latent_scale(r, r->node.rope_parameters));
     TRY(check_latent_scale(r, r->node.rope_scaling));
-    if (r->attention_bias) /* of the latents' linears and of o_proj in the published code */
+    if (r->attention_bias) /* in the published code, the latents' linears and o_proj have biases */
         return status_make(STATUS_INPUT, "%s: attention_bias is not implemented for %s", r->what,
                            m->family->title);
     if (m->attn.kv_lora % LANES != 0 || m->attn.rotary % LANES != 0 ||

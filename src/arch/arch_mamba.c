@@ -95,8 +95,8 @@ struct status arch_derive_blocks(struct arch_reading *r)
     return status_ok();
 }
 
-/* Sets *out to a number of time_step_limit, which may be infinite: as Python writes it, or as
- * transformers does. */
+/* Sets *out to a number of time_step_limit, or to infinity, which transformers writes as an object;
+ * convert writes Python's "Infinity" so, too. */
 static bool read_bound(const struct js_node *node, float *out)
 {
     double value;

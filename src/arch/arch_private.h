@@ -31,7 +31,7 @@ struct arch_pattern {
 struct arch_nodes {
     const struct js_node *rope_scaling, *rope_parameters;
     const struct js_node
-        *local_rope; /* RoPE of layers with a window; NULL: plain, with rope_theta */
+        *local_rope; /* RoPE of layers with a window; NULL: it has no object of its own */
     const struct js_node *layer_types, *no_rope_layers, *window_pattern;
     const struct js_node *mlp_layer_types, *mlp_only_layers, *is_moe_layer;
     const struct js_node *moe_layers; /* a list of layers; NULL: each sparse_step-th layer */
@@ -39,18 +39,19 @@ struct arch_nodes {
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
     const struct js_node *quantization; /* "quantization_config" */
     const struct js_node *indexer_types, *index_pattern;
-    const struct js_node *tuning; /* true, or a number that is not 0 */
-    /* models with Mamba-2 layers */
-    const struct js_node *block_types, *block_pattern; /* a list, a text with a letter per layer */
+    const struct js_node *tuning; /* a bool or a number: on unless it is false or 0 */
+    /* models with Mamba-2 layers: a list; a text with a letter for each layer */
+    const struct js_node *block_types, *block_pattern;
     const struct js_node *step_limit, *position_type;
     const struct js_node *linear_config; /* sizes and layers of Kimi-Linear's delta rule */
     const struct js_node *layer_config;  /* Gemma-4: heads of single layers */
-    /* DeepSeek-V4: rates by the kind of a layer; a number for the kind of each layer */
+    /* DeepSeek-V4: an object with the rate of each kind of layers; for each layer the number of its
+     * kind */
     const struct js_node *rates, *ratios;
 };
 
-/* The description being read, and values needed only to derive it. An absent or null field leaves 0
- * or its row's default. */
+/* The description being read, and values needed only to derive it. An absent or null field leaves
+ * the default of its row, or else that of arch_parse, mostly 0. */
 struct arch_reading {
     struct arch m;
     const char *what;           /* borrowed: names the file in sentences */
@@ -70,7 +71,7 @@ struct arch_reading {
     bool attention_bias, attention_out_bias, qkv_bias, norm_topk_prob;
     float routed_scale, logits_divisor;
     float query_scalar;        /* 0: absent */
-    float jitter;              /* of the router */
+    float jitter;              /* Phi-3.5-MoE: "router_jitter_noise" */
     uint32_t original_context; /* 0: absent */
     uint32_t ffn_mlp;          /* F of dense layers, when intermediate_size is that of experts */
     uint32_t pad_id;           /* read by families with pad_positions */
@@ -82,7 +83,7 @@ struct arch_reading {
     bool has_moe;              /* Gemma-4: "enable_moe_block" */
     uint32_t expand;           /* Mamba-2: inputs of the output projection, in model widths */
     uint32_t delta_width, delta_taps; /* Ling 3: second fields for m.delta.key_dim and n_taps */
-    uint32_t n_hashed;                /* DeepSeek-V4: the first layers, which are hashed */
+    uint32_t n_hashed;                /* DeepSeek-V4: how many of the first layers are hashed */
 };
 
 /* Local. Reads every field of r->root into r, by the table and for the family r->m.family. Errors:
@@ -90,7 +91,7 @@ struct arch_reading {
  * is unknown or not implemented for the family. */
 struct status arch_fields_read(struct arch_reading *r);
 
-/* Local. Makes the error for a missing count. */
+/* Local. Makes the error for a missing field. */
 struct status arch_field_missing(const struct arch_reading *r, const char *key);
 
 /* arch_latent.c. Local. For latent attention: derives the widths of its heads, and refuses fields
@@ -101,9 +102,9 @@ struct status arch_derive_latent(struct arch_reading *r);
  * Errors: STATUS_INPUT. */
 struct status arch_derive_gemma(struct arch_reading *r);
 
-/* arch_special.c. Local. For BitNet: the norm of attention's output has hidden_size elements, so
- * refuses heads that have more or fewer; finds out whether linears read rounded rows. Refuses
- * BitNet's quantization of other families. Errors: STATUS_INPUT. */
+/* arch_special.c. Local. For BitNet: finds out whether linears read rounded rows, and refuses heads
+ * that do not have hidden_size elements together, because the norm of attention's output has as
+ * many. For other families: refuses BitNet's quantization. Errors: STATUS_INPUT. */
 struct status arch_derive_sub_norms(struct arch_reading *r);
 
 /* arch_delta.c. Local. Marks the layers with a gated delta rule, by "layer_types" or
@@ -129,29 +130,31 @@ struct status arch_derive_index(struct arch_reading *r);
  * latents, and refuses fields that contradict each other. Errors: STATUS_INPUT. */
 struct status arch_derive_shortcut(struct arch_reading *r);
 
-/* arch_hybrid.c. Local. For MiMo-V2: before the other derivations, sets the KV heads, the window
- * and the values that RoPE reads; after them, checks that the published file's own fields say the
- * same. Errors: STATUS_INPUT. */
+/* arch_hybrid.c. Local. For MiMo-V2: arch_derive_hybrid, before the other derivations, sets the KV
+ * heads, the window and the eps of norms, and checks RoPE; arch_check_hybrid, after them, checks
+ * that the published file's own fields agree with the results. Errors: STATUS_INPUT. */
 struct status arch_derive_hybrid(struct arch_reading *r);
 struct status arch_check_hybrid(const struct arch_reading *r);
 
-/* arch_typed.c. Local. For Gemma-4: arch_derive_typed sets the heads of layers without a window,
- * before RoPE is read; arch_derive_typed_heads, after the other heads are known, what follows from
- * both; arch_check_typed, after all derivations, refuses what shoal cannot run. Errors:
- * STATUS_INPUT. */
+/* arch_typed.c. Local. For Gemma-4: arch_derive_typed, before RoPE is read, sets the heads of
+ * layers without a window; arch_derive_typed_heads, when the other heads are known too, sets the
+ * sizes that depend on both; arch_check_typed, after all derivations, checks the window and the
+ * lists of layers. Errors: STATUS_INPUT. */
 struct status arch_derive_typed(struct arch_reading *r);
 struct status arch_derive_typed_heads(struct arch_reading *r);
 struct status arch_check_typed(const struct arch_reading *r);
 
 /* arch_compressed.c. Local. For DeepSeek-V4: arch_find_compressed_rope finds the RoPE of layers
  * with entries and of the others; arch_derive_compressed_heads sets the widths of heads;
- * arch_derive_compressed, after these, the kinds of layers. Errors: STATUS_INPUT. */
+ * arch_derive_compressed, called after these two, sets the kinds of layers. Errors: STATUS_INPUT.
+ */
 struct status arch_find_compressed_rope(struct arch_reading *r);
 struct status arch_derive_compressed_heads(struct arch_reading *r);
 struct status arch_derive_compressed(struct arch_reading *r);
 
-/* arch_encoder.c. Local. For encoders: sets the members that describe their layers, and refuses
- * fields that the reference would not read. Errors: STATUS_INPUT. */
+/* arch_encoder.c. Local. Sets norm_bias. For encoders: also sets the members that describe their
+ * layers, and refuses fields that the reference would not read, or would read otherwise. Errors:
+ * STATUS_INPUT. */
 struct status arch_derive_encoder(struct arch_reading *r);
 
 /* Local. True for a field of an encoder's config.json that changes nothing in a forward pass. */
@@ -162,32 +165,31 @@ bool arch_encoder_ignores(const struct arch_family *f, const char *key);
 struct status arch_derive_chunks(struct arch_reading *r);
 struct status arch_derive_moe_layers(struct arch_reading *r);
 
-/* Local. Marks the MoE layers that "mlp_layer_types" lists; without the list, all but the first, or
- * the first "first_k_dense_replace" where the family must give that number or has a default for it.
- * If the list is given, that number and "is_moe_layer", which other programs read instead of it,
- * must agree with it. Errors: STATUS_INPUT. */
+/* Local. Marks the MoE layers that "mlp_layer_types" lists. Without the list, the first layers are
+ * dense: as many as "first_k_dense_replace" says, in families that must give this number or have a
+ * default for it; else one. That number and "is_moe_layer", which other programs read instead of
+ * the list, must agree with the marks. Errors: STATUS_INPUT. */
 struct status arch_derive_typed_mlps(struct arch_reading *r);
 
-/* Local. Reads how q grows from "rope_parameters" (struct arch_family, grows). Errors:
- * STATUS_INPUT.
+/* Local. For families with `grows`: reads from "rope_parameters" how q grows. Errors: STATUS_INPUT.
  */
 struct status arch_derive_growth(struct arch_reading *r);
 
-/* Local. For LongRoPE: limits the context to that for which the short factors hold. Errors:
- * STATUS_INPUT. */
+/* Local. For LongRoPE: limits the context to that for which the short factors hold. For Apertus:
+ * refuses a config without RoPE scaling. Errors: STATUS_INPUT. */
 struct status arch_derive_longrope(struct arch_reading *r);
 
-/* Local. Reads experts' fields that have other names, before the fields are checked. Errors:
- * STATUS_INPUT. */
+/* Local. Reads the experts' fields that some families name differently, before the number of chosen
+ * experts is compared with that of all. Errors: STATUS_INPUT. */
 struct status arch_derive_experts(struct arch_reading *r);
 
 /* arch_rope_fields.c. Local. Returns the rule of a RoPE object, such as "yarn", under either of its
  * two names; NULL: it has none. Borrowed. */
 const char *arch_rope_rule(const struct js_node *rope);
 
-/* arch_rope_fields.c. Local. Checks the rule, the names and their types in a RoPE object,
- * r->node.rope_scaling, rope_parameters or local_rope, named `where` in sentences. arch_rope.c
- * interprets the values, when convert runs. Errors: STATUS_INPUT. */
+/* arch_rope_fields.c. Local. Checks a RoPE object (r->node.rope_scaling, rope_parameters or
+ * local_rope): its rule, and the names and types of its members. Sentences call it `where`.
+ * arch_rope.c interprets the values, when convert runs. Errors: STATUS_INPUT. */
 struct status arch_rope_fields_check(const struct arch_reading *r, const struct js_node *rope,
                                      const char *where);
 

@@ -99,7 +99,7 @@ static const struct arch_family *family_of(const struct js_node *config)
     return arch_family_find(js_string(js_at(js_get(config, "architectures"), 0), NULL));
 }
 
-/* True for DeepSeek-V4, whose "rope_parameters" has RoPEs of other names. */
+/* True for DeepSeek-V4, whose "rope_parameters" has objects with names of their own. */
 static bool is_compressed(const struct js_node *config)
 {
     const struct arch_family *family = family_of(config);
@@ -204,7 +204,7 @@ static struct status make_llama3(const struct rope *r, struct arch_rope *out)
     return status_ok();
 }
 
-/* Returns the (fractional) dimension whose wave makes n_turns turns within the context. */
+/* Returns the (fractional) index i of the frequency that makes n_turns turns within the context. */
 static double turning_dimension(const struct rope *r, double n_turns, double context)
 {
     return r->rotated * log(context / (n_turns * 2 * PI)) / (2 * log(r->theta));
@@ -287,7 +287,7 @@ static struct status make_long(const struct rope *r, struct arch_rope *out)
     return status_ok();
 }
 
-/* Makes plain frequencies with the base times alpha^(d / (d - 2)), for any length (Hunyuan). */
+/* Makes plain frequencies with theta times alpha^(d / (d - 2)), for any length (Hunyuan). */
 static struct status make_alpha(const struct rope *r, struct arch_rope *out)
 {
     struct rope grown = *r;

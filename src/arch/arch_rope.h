@@ -37,8 +37,8 @@ struct arch_rope {
 };
 
 /* Local. Computes the frequencies in double and rounds each once to f32. The number of rotated
- * elements is d = floor(head_dim * partial_rotary_factor), or rotary_dim; head_dim is
- * qk_rope_head_dim if the config has one.
+ * elements is d = qk_rope_head_dim; if the config has no such field, floor(head_dim *
+ * partial_rotary_factor), or rotary_dim if that factor is absent or 1.
  *     plain    theta^(-2i/d)                                   (Su et al. 2021, RoFormer)
  *     linear   plain / factor                                  (Chen et al. 2023)
  *     llama3   by wavelength: plain, plain / factor, or between (Llama 3.1)
@@ -51,8 +51,9 @@ struct arch_rope {
  * STATUS_INPUT names a field of a known rule whose value makes no sense; STATUS_MEMORY. */
 struct status arch_rope_make(const struct js_node *config, struct arch_rope *out);
 
-/* Local. Computes the plain frequencies of layers with a window, in a family whose other layers may
- * have another rule; in other families out->n = 0. Errors: STATUS_MEMORY. */
+/* Local. Computes the frequencies of layers with a window, in a family whose other layers may have
+ * another RoPE; in other families out->n = 0. arch_parse refuses rules other than plain for them.
+ * Errors: as from arch_rope_make. */
 struct status arch_rope_make_local(const struct js_node *config, struct arch_rope *out);
 
 /* Local. True for a family whose q and k are published with the elements that rotate together next

@@ -46,9 +46,9 @@ static bool is_head_alone(const struct js_node *list)
            strcmp(name, "lm_head") == 0;
 }
 
-/* With BitNet's quant_method, linears read rows that are rounded to 8 bits. Linears of the class
- * "bitlinear" divide by their scale; those of mode "online" round weights that the file has as
- * floats. */
+/* With BitNet's quant_method, linears read rows that are rounded to 8 bits. Refuses linears of the
+ * class "bitlinear", which divide by their scale, and the mode "online", which rounds weights that
+ * the file has as floats. */
 static struct status derive_rounding(struct arch_reading *r)
 {
     const struct js_node *q = r->node.quantization;

@@ -19,7 +19,7 @@ static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_EMBED, WEIGHT_EMBED, PART_EMBED, "model.embed_tokens.weight", DIM_V, DIM_D)},
     {FLOATS(WEIGHT_POSITIONS, PART_PLACES, "model.embed_positions.weight", DIM_POSITIONS, DIM_D)},
     {FLOATS(WEIGHT_TYPES, PART_PLACES, "model.embed_types.weight", DIM_TYPES, DIM_D)},
-    /* before and after a prediction layer */
+    /* a prediction layer, beside the tensors of any layer */
     {VECTOR(WEIGHT_PREDICT_TOKEN_NORM, PART_PREDICT, "enorm.weight", DIM_D)},
     {VECTOR(WEIGHT_PREDICT_ROW_NORM, PART_PREDICT, "hnorm.weight", DIM_D)},
     {MATRIX(CLASS_ROUTER, WEIGHT_PREDICT_JOIN, PART_PREDICT, "eh_proj.weight", DIM_D, DIM_PAIR)},
@@ -412,7 +412,7 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim)
     }
 }
 
-/* Returns the outputs of attention that one group of heads has. */
+/* Returns the number of attention's outputs for one group of heads. */
 static uint32_t group_inputs(const struct arch *m)
 {
     const uint32_t n = m->compression.o_groups;
@@ -574,8 +574,8 @@ uint64_t arch_params(const struct arch *m)
     return n;
 }
 
-/* Returns the elements of the layers' matrices by which one token is multiplied: of all, or only of
- * experts. */
+/* Returns the elements of the layers' matrices by which one token is multiplied: of all matrices,
+ * or only of experts'. */
 static uint64_t token_elements(const struct arch *m, bool of_experts)
 {
     uint64_t n = 0;

@@ -18,7 +18,7 @@ enum weight_role {
     WEIGHT_V,
     WEIGHT_Q_NORM,
     WEIGHT_K_NORM,
-    WEIGHT_Q_A, /* latent attention: q's latent, from which WEIGHT_Q computes q */
+    WEIGHT_Q_A, /* latent attention: makes q's latent, from which WEIGHT_Q makes q */
     WEIGHT_Q_A_NORM,
     WEIGHT_KV_A,
     WEIGHT_K_ROPE,
@@ -63,8 +63,8 @@ enum weight_role {
     WEIGHT_STEP_BIAS,
     WEIGHT_DELTA_NORM,
     WEIGHT_DELTA_O,
-    WEIGHT_CONV_BIAS_Q, /* Mamba-2, which has the roles of a delta rule with separate tensors: C is
-                           q, B is k, x is v, dt is a */
+    WEIGHT_CONV_BIAS_Q, /* biases of Mamba-2's convolution. Mamba-2 has the roles of a delta rule
+                           with separate tensors: C is q, B is k, x is v, dt is a */
     WEIGHT_CONV_BIAS_K,
     WEIGHT_CONV_BIAS_V,
     WEIGHT_SKIP,     /* Mamba-2's D */
@@ -110,10 +110,11 @@ enum weight_role {
     WEIGHT_FFN_STREAMS_BASE,
     WEIGHT_FFN_STREAMS_SCALE,
     WEIGHT_PREDICT_TOKEN_NORM, /* in a prediction layer: norm of the token's embedding */
-    WEIGHT_PREDICT_ROW_NORM,   /* norm of the hidden row next to it */
-    WEIGHT_PREDICT_JOIN,       /* [D, 2 D], which joins both into the layer's input */
-    WEIGHT_PREDICT_NORM,       /* norm of the head's input */
-    WEIGHT_FINAL_STREAMS,      /* the same for the sum of streams after the last layer */
+    WEIGHT_PREDICT_ROW_NORM,   /* norm of the hidden row that is joined to the embedding */
+    WEIGHT_PREDICT_JOIN,       /* [D, 2 D], which makes the layer's input from both */
+    WEIGHT_PREDICT_NORM,       /* norm of the head's input after the prediction layer */
+    WEIGHT_FINAL_STREAMS,      /* hyper-connections after the last layer: the linear that gives the
+                                  weights of the streams' sum; its base and scale */
     WEIGHT_FINAL_STREAMS_BASE,
     WEIGHT_FINAL_STREAMS_SCALE,
     WEIGHT_FINAL_NORM,
@@ -123,7 +124,7 @@ enum weight_role {
     WEIGHT_ROLE_COUNT
 };
 
-/* Tensors of one class are stored in one format, unless a file differs. */
+/* Tensors of one class usually have one format in a file. */
 enum arch_class {
     CLASS_VECTOR, /* norms, biases, convolutions and other floats: f32 in memory */
     CLASS_ATTENTION,
@@ -194,7 +195,7 @@ enum arch_dim {
     DIM_SPARSE_RATE, /* positions of an entry, by the kind of the layer */
     DIM_FULL_RATE,
     DIM_INDEX_POOLS,    /* twice an index head's elements */
-    DIM_TOKENS,         /* the vocabulary, never divided, as are the next */
+    DIM_TOKENS,         /* the vocabulary; never divided, nor are the next */
     DIM_CHOSEN,         /* experts of a token */
     DIM_STREAM_ROW,     /* n D: a row of all streams */
     DIM_STREAMS,        /* n */
@@ -250,7 +251,7 @@ enum arch_dim {
     PART(SHARED_UP)    /* shared experts with a gate and an up */                                  \
     PART(SHARED_RELU2) /* shared experts without a gate */                                         \
     PART(SHARED_MIX)                                                                               \
-    PART(JOINED) /* a MOE that joins shared experts and others by norms */                         \
+    PART(JOINED) /* a MOE with norms of shared and of routed experts */                            \
     PART(LAYER_SCALE)                                                                              \
     PART(EXPERT_BIAS)                                                                              \
     PART(IN_NORMS)                                                                                 \
@@ -298,7 +299,8 @@ struct arch_tensor {
     bool is_named;    /* the name begins with one of the family's prefixes */
     size_t prefix;    /* offset of the prefix in struct arch_names, a const char * */
     enum arch_dim rows, cols;
-    bool is_vector, is_expert;
+    bool is_vector;  /* of CLASS_VECTOR; may have several rows */
+    bool is_expert;  /* in the file once for each expert */
     bool has_leaves; /* row-parallel: K-blocks along cols (tensor/leaf.h); else divided by rows */
     /* The file's tensor may hold the rows of two or three roles, one after the other: the
      * dimensions of those before and after this role's rows. Applies to experts only if gate and up
@@ -314,8 +316,8 @@ const struct arch_tensor *arch_tensor_at(size_t i);
 void arch_tensor_name(const struct arch_tensor *t, const struct arch_family *family, uint32_t layer,
                       char *out, size_t n);
 
-/* Local. Returns the row whose name, in any family, is the published name `name` or its end after a
- * dot; NULL: none. */
+/* Local. Returns the row that has this name in some family: `name` is the family's prefix and the
+ * row's name, alone or after a dot. NULL: none. */
 const struct arch_tensor *arch_tensor_find(const char *name);
 
 /* Local. True when the file's tensor also holds rows of other roles (t->before, t->behind). */
@@ -327,7 +329,8 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim);
 enum arch_axis arch_dim_axis(enum arch_dim dim);
 uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim);
 
-/* Local. Returns the number of the model's parameters: the elements of all its tensors. */
+/* Local. Returns the number of the model's parameters: the elements of all its tensors, without a
+ * prediction layer's. */
 uint64_t arch_params(const struct arch *m);
 
 /* Local. Return the elements of all matrices in layers by which one token is multiplied, counting
