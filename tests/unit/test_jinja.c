@@ -120,7 +120,7 @@ static const struct refusal REFUSALS[] = {
     {"{{ a", STATUS_INPUT, "a tag that does not end"},
     {"{{ a ] }}", STATUS_INPUT, "closing bracket"},
     {"{{ f(*a) }}", STATUS_INPUT, "unpacked"},
-    {"{{ f(a=1, 2) }}", STATUS_INPUT, "behind a named one"},
+    {"{{ f(a=1, 2) }}", STATUS_INPUT, "after a named one"},
     {"{{ a $ b }}", STATUS_INPUT, "0x24"},
     {"{% for x in y recursive %}{% endfor %}", STATUS_INPUT, "recursive"},
     {"{{ '\\N{DASH}' }}", STATUS_INPUT, "escape"},
@@ -143,6 +143,8 @@ static const struct refusal REFUSALS[] = {
     {"{% set x.y = 1 %}", STATUS_REQUEST, "no namespace"},
     {"{% set n = namespace() %}{% set n._x = 1 %}", STATUS_REQUEST, "'_x'"},
     {"{{ ('%d' % 'x') }}", STATUS_REQUEST, "number"},
+    {"{{ '%20000d' % 1 }}", STATUS_REQUEST, "a format that is not supported"},
+    {"{{ '%.20000s' % 'x' }}", STATUS_REQUEST, "a format that is not supported"},
     {"{{ 'x'.__class__() }}", STATUS_REQUEST, "'__class__'"},
 };
 
@@ -227,6 +229,19 @@ static void test_deep_sources(void)
     strbuf_fini(&s);
 }
 
+/* A map filter that maps by itself, 100,000 times, meets the limit of depth. */
+static void test_nested_maps(void)
+{
+    struct strbuf s;
+    strbuf_init(&s);
+    strbuf_puts(&s, "{{ 'a' | map(");
+    for (int k = 0; k < 100000; k++) strbuf_puts(&s, "'map',");
+    strbuf_puts(&s, "'upper') | list }}");
+    const struct status st = run(s.data, s.n, NULL, NULL);
+    CU_ASSERT(st.code == STATUS_REQUEST && strstr(st.text, "400 levels") != NULL);
+    strbuf_fini(&s);
+}
+
 /* Every prefix of the templates, and many variants with one byte changed, must not crash. */
 static void test_mutations(void)
 {
@@ -269,6 +284,7 @@ static void test_case_tables(void)
     CU_ASSERT(jinja_case_map(0x130, JINJA_CASE_LOWER, to) == 2 && to[1] == 0x307);
     CU_ASSERT(jinja_case_map(0x1C6, JINJA_CASE_TITLE, to) == 1 && to[0] == 0x1C5);
     CU_ASSERT(jinja_cased('a') && jinja_cased(0x2160) && !jinja_cased('1'));
+    CU_ASSERT(jinja_cased(0x10FC) && jinja_cased(0xAB69) && jinja_cased(0x1E06D));
     CU_ASSERT(jinja_case_ignorable('\'') && !jinja_case_ignorable('a'));
 }
 
@@ -308,6 +324,7 @@ void suite_jinja(CU_pSuite suite)
     CU_add_test(suite, "refusals name what and where", test_refusals);
     CU_add_test(suite, "hostile templates meet a limit", test_limits);
     CU_add_test(suite, "deep and long sources", test_deep_sources);
+    CU_add_test(suite, "nested maps", test_nested_maps);
     CU_add_test(suite, "damaged templates", test_mutations);
     CU_add_test(suite, "case tables", test_case_tables);
     CU_add_test(suite, "given limits", test_given_limits);

@@ -465,6 +465,22 @@ static void notation_is_translated_or_refused(void)
     }
 }
 
+/* U+2B739 is a Han character of Unicode 15, which PCRE2 10.42 does not know. */
+static void han_has_the_characters_of_unicode_15(void)
+{
+    static const char TEXT[] = "\xF0\xAB\x9C\xB9";
+    struct pattern *p = NULL;
+    const struct status made = pattern_create("\\p{Han}", 7, false, "pre_tokenizer", &p);
+    CU_ASSERT_FATAL(!status_failed(&made));
+    struct pattern_walk w;
+    size_t start, end;
+    bool found = false;
+    pattern_walk_init(&w, TEXT, strlen(TEXT));
+    const struct status st = pattern_next(p, &w, &start, &end, &found);
+    CU_ASSERT(!status_failed(&st) && found && start == 0 && end == strlen(TEXT));
+    pattern_destroy(&p);
+}
+
 static struct gguf_text text_of(const char *s)
 {
     return (struct gguf_text){.bytes = s, .n = strlen(s)};
@@ -568,6 +584,8 @@ void suite_tokenizer_bad(CU_pSuite suite)
     CU_add_test(suite, "ranks live without memory", ranks_live_without_memory);
     CU_add_test(suite, "hostile texts stay fast", hostile_texts_stay_fast);
     CU_add_test(suite, "notation is translated or refused", notation_is_translated_or_refused);
+    CU_add_test(suite, "Han has the characters of Unicode 15",
+                han_has_the_characters_of_unicode_15);
     CU_add_test(suite, "GGUF arrays become a tokenizer", gguf_arrays_become_a_tokenizer);
     CU_add_test(suite, "bad GGUF arrays are refused", bad_gguf_arrays_are_refused);
 }

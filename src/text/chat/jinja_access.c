@@ -6,7 +6,7 @@
 
 static bool undefined_in(struct jrun *r, const struct jvalue *v)
 {
-    return jfail(r, "'%.60s' is undefined, and something of it is asked for", v->u.name);
+    return jfail(r, "'%.60s' is undefined, so it has no attributes or elements", v->u.name);
 }
 
 /* Returns the undefined value for a member that v lacks. Copies the name, because the value may
@@ -173,7 +173,7 @@ static bool slice_bounds(struct jrun *r, const struct jvalue part[3], int64_t n,
     int64_t value[3] = {0, 0, 1};
     for (size_t i = 0; i < 3; i++) {
         if (part[i].type == JV_NONE || jas_int(&part[i], &value[i])) continue;
-        return jfail(r, "a slice wants integers, not a %s", jtype_name(&part[i]));
+        return jfail(r, "a slice wants integers, not %s", jtype_name(&part[i]));
     }
     const bool back = value[2] < 0;
     if (value[2] == 0) return jfail(r, "a slice with the step 0");

@@ -184,7 +184,7 @@ static bool fail_types(struct jrun *r, const char *op, const struct jvalue *a,
         if (jfail_field(r, b_first ? a : b, b_first ? b : a)) return false;
     }
     if (a->type != JV_UNDEFINED && b->type != JV_UNDEFINED)
-        return jfail(r, "'%s' between a %s and a %s", op, jtype_name(a), jtype_name(b));
+        return jfail(r, "'%s' between %s and %s", op, jtype_name(a), jtype_name(b));
     const struct jvalue *u = a->type == JV_UNDEFINED ? a : b;
     return jfail(r, "'%.60s' is undefined, in an operation '%s'", u->u.name, op);
 }

@@ -44,13 +44,14 @@ static bool bind(struct jrun *r, const struct jfunction *fn, const struct jargs 
         const struct jnamed *named = &args->named[i];
         const int at = param_of(fn, &named->name);
         if (at < 0 || a[at].type != JV_ABSENT) {
-            return jfail(r, "'%s' takes no argument '%.*s' here", fn->name,
+            return jfail(r, "'%s' has no argument '%.*s', or has it already", fn->name,
                          (int)(named->name.n < 40 ? named->name.n : 40), named->name.p);
         }
         a[at] = named->value;
     }
     for (int i = 0; i < fn->n_required; i++) {
-        if (a[i].type == JV_ABSENT) return jfail(r, "'%s' wants '%s'", fn->name, fn->params[i]);
+        if (a[i].type == JV_ABSENT)
+            return jfail(r, "'%s' needs the argument '%s'", fn->name, fn->params[i]);
     }
     return true;
 }
@@ -73,9 +74,10 @@ bool jcall(struct jrun *r, const struct jvalue *callee, const struct jargs *args
     }
     if (callee->type == JV_MACRO) return jmacro_call(r, callee->u.macro, args, out);
     if (callee->type == JV_UNDEFINED) {
-        return jfail(r, "'%.60s' is undefined, or not allowed here, and is called", callee->u.name);
+        return jfail(r, "'%.60s' is called, but it is undefined or not allowed here",
+                     callee->u.name);
     }
-    return jfail(r, "a %s is called", jtype_name(callee));
+    return jfail(r, "%s cannot be called", jtype_name(callee));
 }
 
 static bool global_range(struct jrun *r, const struct jvalue *self, const struct jargs *args,
@@ -88,7 +90,7 @@ static bool global_range(struct jrun *r, const struct jvalue *self, const struct
     }
     for (size_t i = 0; i < args->n; i++) {
         if (!jas_int(&args->v[i], &v[args->n == 1 ? 1 : i])) {
-            return jfail(r, "range wants integers, not a %s", jtype_name(&args->v[i]));
+            return jfail(r, "range wants integers, not %s", jtype_name(&args->v[i]));
         }
     }
     const __int128 span = v[2] > 0 ? (__int128)v[1] - v[0] : (__int128)v[0] - v[1];

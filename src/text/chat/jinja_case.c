@@ -152,36 +152,54 @@ size_t jinja_case_map(uint32_t c, enum jinja_case how, uint32_t to[JINJA_CASE_MA
     return n;
 }
 
-/* True for Unicode's Other_Lowercase and Other_Uppercase: cased characters outside the categories
- * Lu, Ll and Lt. */
-static bool is_other_cased(uint32_t c)
+struct case_range {
+    uint32_t first, last;
+};
+
+/* The properties Other_Lowercase and Other_Uppercase of Unicode 16 (PropList.txt). */
+static const struct case_range OTHER_LOWER[] = {
+    {0xAA, 0xAA},       {0xBA, 0xBA},       {0x2B0, 0x2B8},     {0x2C0, 0x2C1},
+    {0x2E0, 0x2E4},     {0x345, 0x345},     {0x37A, 0x37A},     {0x10FC, 0x10FC},
+    {0x1D2C, 0x1D6A},   {0x1D78, 0x1D78},   {0x1D9B, 0x1DBF},   {0x2071, 0x2071},
+    {0x207F, 0x207F},   {0x2090, 0x209C},   {0x2170, 0x217F},   {0x24D0, 0x24E9},
+    {0x2C7C, 0x2C7D},   {0xA69C, 0xA69D},   {0xA770, 0xA770},   {0xA7F2, 0xA7F4},
+    {0xA7F8, 0xA7F9},   {0xAB5C, 0xAB5F},   {0xAB69, 0xAB69},   {0x10780, 0x10780},
+    {0x10783, 0x10785}, {0x10787, 0x107B0}, {0x107B2, 0x107BA}, {0x1E030, 0x1E06D},
+};
+static const struct case_range OTHER_UPPER[] = {
+    {0x2160, 0x216F}, {0x24B6, 0x24CF}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189},
+};
+
+static bool in_case_ranges(uint32_t c, const struct case_range *ranges, size_t n)
 {
-    static const struct {
-        uint32_t first, last;
-    } RANGES[] = {
-        {0xAA, 0xAA},       {0xBA, 0xBA},       {0x2B0, 0x2B8},     {0x2C0, 0x2C1},
-        {0x2E0, 0x2E4},     {0x345, 0x345},     {0x37A, 0x37A},     {0x1D2C, 0x1D6A},
-        {0x1D78, 0x1D78},   {0x1D9B, 0x1DBF},   {0x2071, 0x2071},   {0x207F, 0x207F},
-        {0x2090, 0x209C},   {0x2160, 0x217F},   {0x24B6, 0x24E9},   {0x2C7C, 0x2C7D},
-        {0xA69C, 0xA69D},   {0xA770, 0xA770},   {0xA7F8, 0xA7F9},   {0xAB5C, 0xAB5F},
-        {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189},
-    };
-    for (size_t i = 0; i < sizeof RANGES / sizeof RANGES[0]; i++) {
-        if (c >= RANGES[i].first && c <= RANGES[i].last) return true;
+    for (size_t i = 0; i < n && c >= ranges[i].first; i++) {
+        if (c <= ranges[i].last) return true;
     }
     return false;
 }
 
-bool jinja_cased(uint32_t c)
+bool jinja_case_is(uint32_t c, enum jinja_case how)
 {
     switch (utf8proc_category((utf8proc_int32_t)c)) {
     case UTF8PROC_CATEGORY_LU:
+        return how == JINJA_CASE_UPPER;
     case UTF8PROC_CATEGORY_LL:
+        return how == JINJA_CASE_LOWER;
     case UTF8PROC_CATEGORY_LT:
-        return true;
+        return how == JINJA_CASE_TITLE;
     default:
-        return is_other_cased(c);
+        break;
     }
+    if (how == JINJA_CASE_LOWER)
+        return in_case_ranges(c, OTHER_LOWER, sizeof OTHER_LOWER / sizeof OTHER_LOWER[0]);
+    return how == JINJA_CASE_UPPER &&
+           in_case_ranges(c, OTHER_UPPER, sizeof OTHER_UPPER / sizeof OTHER_UPPER[0]);
+}
+
+bool jinja_cased(uint32_t c)
+{
+    return jinja_case_is(c, JINJA_CASE_LOWER) || jinja_case_is(c, JINJA_CASE_UPPER) ||
+           jinja_case_is(c, JINJA_CASE_TITLE);
 }
 
 bool jinja_case_ignorable(uint32_t c)

@@ -14,6 +14,10 @@ enum jinja_case { JINJA_CASE_UPPER, JINJA_CASE_LOWER, JINJA_CASE_TITLE };
  * SpecialCasing.txt, but ignores its conditional mappings. */
 size_t jinja_case_map(uint32_t c, enum jinja_case how, uint32_t to[JINJA_CASE_MAX]);
 
+/* Local. True when c has the property Lowercase or Uppercase (DerivedCoreProperties.txt) or, for
+ * JINJA_CASE_TITLE, the category Lt. */
+bool jinja_case_is(uint32_t c, enum jinja_case how);
+
 /* Local. True when c has the property Cased (jinja_cased) or Case_Ignorable (jinja_case_ignorable)
  * of DerivedCoreProperties.txt. */
 bool jinja_cased(uint32_t c);

@@ -141,7 +141,7 @@ static bool eval_sign(struct jrun *r, struct jscope *s, const struct jnode *n, s
     if (v.type == JV_FLOAT) {
         *out = jfloat(n->kind == JN_NEG ? -v.u.f : v.u.f);
     } else if (!jas_int(&v, &i)) {
-        return jfail(r, "a sign before a %s", jtype_name(&v));
+        return jfail(r, "a sign before %s", jtype_name(&v));
     } else {
         if (n->kind == JN_NEG && i == INT64_MIN) return jfail(r, "an integer beyond 64 bits");
         *out = jint(n->kind == JN_NEG ? -i : i);

@@ -58,7 +58,7 @@ FILTER(filter_replace)
         return false;
     }
     if (a[2].type > JV_NONE && !jas_int(&a[2], &count)) {
-        return jfail(r, "replace: a count that is a %s", jtype_name(&a[2]));
+        return jfail(r, "replace: a count that is %s", jtype_name(&a[2]));
     }
     return jreplace(r, t, old, new, count, out);
 }
@@ -120,7 +120,7 @@ FILTER(filter_length)
         *out = jint((int64_t)self->u.loop->n);
         return true;
     default:
-        return jfail(r, "a %s has no length", jtype_name(self));
+        return jfail(r, "%s has no length", jtype_name(self));
     }
 }
 
@@ -187,7 +187,7 @@ FILTER(filter_int)
     int64_t i, base = 10;
     double f = NAN;
     if (a[1].type != JV_ABSENT && (!jas_int(&a[1], &base) || base < 2 || base > 36)) {
-        return jfail(r, "int: a base that is not understood");
+        return jfail(r, "int: a base that is not 2 to 36");
     }
     *out = a[0].type == JV_ABSENT ? jint(0) : a[0];
     if (jas_int(self, &i) || (self->type == JV_TEXT && parse_int(r, self->u.text, (int)base, &i))) {
@@ -223,7 +223,7 @@ FILTER(filter_abs)
 {
     (void)a;
     int64_t i;
-    if (!jis_number(self)) return jfail(r, "abs of a %s", jtype_name(self));
+    if (!jis_number(self)) return jfail(r, "abs of %s", jtype_name(self));
     *out = *self;
     if (self->type == JV_FLOAT) {
         out->u.f = fabs(self->u.f);
@@ -240,7 +240,7 @@ FILTER(filter_round)
 {
     int64_t precision = 0;
     char text[400];
-    if (!jis_number(self)) return jfail(r, "round of a %s", jtype_name(self));
+    if (!jis_number(self)) return jfail(r, "round of %s", jtype_name(self));
     if (a[0].type != JV_ABSENT &&
         (!jas_int(&a[0], &precision) || precision < 0 || precision > 17)) {
         return jfail(r, "round: a precision that is not 0 to 17");
@@ -269,7 +269,7 @@ FILTER(filter_indent)
     const struct jtext *t;
     struct jvalue indent, lines;
     int64_t width = 4;
-    if (self->type != JV_TEXT) return jfail(r, "indent of a %s", jtype_name(self));
+    if (self->type != JV_TEXT) return jfail(r, "indent of %s", jtype_name(self));
     t = self->u.text;
     if (a[0].type == JV_TEXT) {
         indent = a[0];

@@ -116,7 +116,7 @@ FILTER(filter_items)
     (void)a;
     struct jvalue *to;
     if (self->type == JV_UNDEFINED) return jseq_new(r, JV_ITERATOR, 0, &to, out);
-    if (self->type != JV_DICT) return jfail(r, "items of a %s", jtype_name(self));
+    if (self->type != JV_DICT) return jfail(r, "items of %s", jtype_name(self));
     const struct jdict *d = self->u.dict;
     if (!jseq_new(r, JV_ITERATOR, d->n, &to, out)) return false;
     for (size_t i = 0; i < d->n; i++) {
@@ -170,12 +170,14 @@ static bool filter_map(struct jrun *r, const struct jvalue *self, const struct j
     if (!jtruth(self)) return jseq_new(r, JV_ITERATOR, 0, &to, out);
     if (!mapping_read(r, args, &m)) return false;
     if (!jiterate(r, self, &v, &n) || !jseq_new(r, JV_ITERATOR, n, &to, out)) return false;
-    for (size_t i = 0; i < n; i++) {
-        const bool ok = m.filter != NULL ? jcall_function(r, m.filter, &v[i], &m.rest, &to[i])
-                                         : attr_path(r, &v[i], &m.attribute, &m.absent, &to[i]);
-        if (!ok) return false;
+    if (!jenter(r)) return false; /* the filter may be map again */
+    bool ok = true;
+    for (size_t i = 0; i < n && ok; i++) {
+        ok = m.filter != NULL ? jcall_function(r, m.filter, &v[i], &m.rest, &to[i])
+                              : attr_path(r, &v[i], &m.attribute, &m.absent, &to[i]);
     }
-    return true;
+    jleave(r);
+    return ok;
 }
 
 /* How to decide on an item, or on one of its attributes: by a test, or by its truth value. */
@@ -364,7 +366,7 @@ static bool extreme(struct jrun *r, const struct jvalue *self, const struct jval
         if (!jcompare(r, &k[i].key, &k[best].key, &order)) return false;
         if (order * turn < 0) best = i;
     }
-    *out = n > 0 ? k[best].value : jundefined("an extreme of nothing");
+    *out = n > 0 ? k[best].value : jundefined("the extreme of an empty sequence");
     return true;
 }
 
@@ -380,7 +382,7 @@ FILTER(filter_max)
 
 FILTER(filter_dictsort)
 {
-    if (self->type != JV_DICT) return jfail(r, "dictsort of a %s", jtype_name(self));
+    if (self->type != JV_DICT) return jfail(r, "dictsort of %s", jtype_name(self));
     const struct jdict *d = self->u.dict;
     const bool by_value = jtext_is(&a[1], "value");
     struct keyed *k = jget(r, d->n, sizeof *k);
@@ -412,8 +414,7 @@ FILTER(filter_sum)
         struct jvalue item = v[i];
         int64_t x, y;
         if (a[0].type > JV_NONE && !attr_path(r, &v[i], &a[0], &none, &item)) return false;
-        if (!jis_number(&item) || !jis_number(out))
-            return jfail(r, "sum of a %s", jtype_name(&item));
+        if (!jis_number(&item) || !jis_number(out)) return jfail(r, "sum of %s", jtype_name(&item));
         const bool user = out->user || item.user;
         if (jas_int(out, &x) && jas_int(&item, &y)) {
             if (__builtin_add_overflow(x, y, &x)) return jfail(r, "an integer beyond 64 bits");

@@ -150,7 +150,7 @@ static bool dump_key(struct dump *d, const struct jvalue *key)
 {
     if (key->type == JV_TEXT) return dump_text(d, key->u.text);
     if (key->type != JV_NONE && !jis_number(key)) {
-        return jfail(d->b.r, "tojson: a key that is a %s", jtype_name(key));
+        return jfail(d->b.r, "tojson: a key that is %s", jtype_name(key));
     }
     return jbuild_puts(&d->b, "\"", false) && dump_value(d, key) && jbuild_puts(&d->b, "\"", false);
 }
@@ -220,7 +220,7 @@ static bool dump_inner(struct dump *d, const struct jvalue *v)
     case JV_DICT:
         return dump_dict(d, v->u.dict);
     default:
-        return jfail(d->b.r, "tojson: a %s is not JSON", jtype_name(v));
+        return jfail(d->b.r, "tojson: %s is not JSON", jtype_name(v));
     }
 }
 

@@ -21,7 +21,7 @@ static bool text_arg(struct jrun *r, const char *method, const struct jvalue *a,
 {
     *out = NULL;
     if (!given(a)) return true;
-    if (a->type != JV_TEXT) return jfail(r, "'%s' wants a string, not a %s", method, jtype_name(a));
+    if (a->type != JV_TEXT) return jfail(r, "'%s' wants a string, not %s", method, jtype_name(a));
     *out = a->u.text;
     return true;
 }
@@ -29,7 +29,7 @@ static bool text_arg(struct jrun *r, const char *method, const struct jvalue *a,
 static bool int_arg(struct jrun *r, const char *method, const struct jvalue *a, int64_t *out)
 {
     if (!given(a) || jas_int(a, out)) return true;
-    return jfail(r, "'%s' wants an integer, not a %s", method, jtype_name(a));
+    return jfail(r, "'%s' wants an integer, not %s", method, jtype_name(a));
 }
 
 static bool jinja_method_strip(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
@@ -105,7 +105,7 @@ static bool has_affix(struct jrun *r, const struct jvalue *self, const struct jv
     *out = jbool(false);
     for (size_t i = 0; i < n; i++) {
         if (v[i].type != JV_TEXT) {
-            return jfail(r, "startswith and endswith want strings, not a %s", jtype_name(&v[i]));
+            return jfail(r, "startswith and endswith want strings, not %s", jtype_name(&v[i]));
         }
         if (affix(self->u.text, v[i].u.text, end)) *out = jbool(true);
     }
@@ -343,7 +343,7 @@ METHOD(text_join)
     jbuild_init(&b, r);
     if (!jiterate(r, &a[0], &v, &n)) return false;
     for (size_t i = 0; i < n; i++) {
-        if (v[i].type != JV_TEXT) return jfail(r, "'join' of a %s", jtype_name(&v[i]));
+        if (v[i].type != JV_TEXT) return jfail(r, "'join' of %s", jtype_name(&v[i]));
         if (i > 0 && !jbuild_text(&b, self->u.text)) return false;
         if (!jbuild_text(&b, v[i].u.text)) return false;
     }

@@ -209,7 +209,7 @@ static bool parse_args(struct jparse *p, struct jnode **out)
             if ((arg->a = jparse_expression(p)) == NULL) return false;
             keywords = true;
         } else {
-            if (keywords) return jparse_fail(p, t->line, "an argument behind a named one");
+            if (keywords) return jparse_fail(p, t->line, "an argument after a named one");
             if ((arg = jparse_expression(p)) == NULL) return false;
         }
         jlist_add(&list, arg);
@@ -324,7 +324,7 @@ static struct jnode *parse_test(struct jparse *p, struct jnode *a)
         if (!parse_args(p, &n->list)) return NULL;
     } else if (argument_follows(p)) {
         if (jtok_is_name(p, "is")) {
-            jtok_unexpected(p, "an argument of the test before");
+            jtok_unexpected(p, "the argument of a test");
             return NULL;
         }
         n->list = parse_postfix(p, parse_primary(p));

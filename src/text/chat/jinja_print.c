@@ -158,7 +158,7 @@ static bool repr_inner(struct jbuild *b, const struct jvalue *v)
     case JV_DICT:
         return repr_dict(b, v->u.dict);
     default:
-        return jfail(b->r, "a %s cannot be printed", jtype_name(v));
+        return jfail(b->r, "%s cannot be printed", jtype_name(v));
     }
 }
 
@@ -207,7 +207,7 @@ static bool jinja_print_read_number(const struct jtext *f, size_t *at, int *out)
         any = true;
         if (*out < 10000) *out = *out * 10 + (f->p[*at] - '0');
     }
-    return any && *out < 10000;
+    return any;
 }
 
 /* Reads a conversion from after its '%'. */
@@ -244,19 +244,25 @@ static bool jinja_print_convert(struct jrun *r, const struct conversion *c, cons
         if (c->precision < 0) return true;
         return jtext_cut(r, out->u.text, 0, jchar_at(out->u.text, (size_t)c->precision), out);
     }
-    if (!jis_number(v)) return jfail(r, "%%%c wants a number, not a %s", c->letter, jtype_name(v));
+    if (!jis_number(v)) return jfail(r, "%%%c wants a number, not %s", c->letter, jtype_name(v));
     const int width = c->zero && !c->left && c->width > 0 ? c->width : 0;
-    if (width > 400) return jfail(r, "a number %d characters wide", width);
+    if (width > 400)
+        return jfail(r, "a number padded to %d characters; expected at most 400", width);
     if (c->letter == 'f') {
         snprintf(text, sizeof text, "%0*.*f", width, c->precision < 0 ? 6 : c->precision,
                  jas_float(v));
     } else {
         int64_t i;
         if (!jas_int(v, &i)) {
-            if (!(fabs(v->u.f) < 9e18)) return jfail(r, "a float that is no integer");
+            if (!(fabs(v->u.f) < 9e18))
+                return jfail(r, "%%%c of a float that is not finite or beyond 64 bits", c->letter);
             i = (int64_t)v->u.f;
         }
-        snprintf(text, sizeof text, "%0*lld", width, (long long)i);
+        if (c->precision > 0 && c->precision >= width) {
+            snprintf(text, sizeof text, "%.*lld", c->precision, (long long)i);
+        } else {
+            snprintf(text, sizeof text, "%0*lld", width, (long long)i);
+        }
     }
     return jbuild_puts(&b, text, v->user) && jbuild_end(&b, out);
 }

@@ -46,7 +46,7 @@ static bool set_attribute(struct jrun *r, struct jscope *s, const struct jnode *
 {
     const struct jvalue *object = jscope_get(s, target->a->name);
     if (object == NULL || object->type != JV_NAMESPACE) {
-        return jfail(r, "an attribute of '%.60s' is set, which is no namespace",
+        return jfail(r, "'%.60s' is no namespace, so its attributes cannot be set",
                      target->a->name->z);
     }
     if (target->name->text.n > 0 && target->name->text.p[0] == '_') {

@@ -47,7 +47,7 @@ static bool divides(struct jrun *r, const struct jvalue *self, int64_t by, int64
                     struct jvalue *out)
 {
     int64_t i;
-    if (!jas_int(self, &i)) return jfail(r, "divisibility of a %s", jtype_name(self));
+    if (!jas_int(self, &i)) return jfail(r, "divisibility of %s", jtype_name(self));
     if (by == 0) return jfail(r, "a division by zero");
     *out = jbool(by == -1 ? rest == 0 : (i % by + by) % by == rest);
     return true;
@@ -149,9 +149,8 @@ static bool all_of_case(struct jrun *r, const struct jvalue *self, enum jinja_ca
     for (size_t i = 0; i < t->n; i += step) {
         const uint32_t c = utf8_decode(t->p + i, t->n - i, &step);
         if (!jinja_cased(c)) continue;
-        uint32_t to[JINJA_CASE_MAX];
         any = true;
-        all = all && jinja_case_map(c, how, to) == 1 && to[0] == c;
+        all = all && jinja_case_is(c, how);
     }
     *out = jbool(any && all);
     return true;

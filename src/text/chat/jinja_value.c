@@ -282,7 +282,7 @@ bool jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key,
                const struct jvalue *value)
 {
     if (key->type == JV_LIST || key->type == JV_DICT || key->type == JV_VIEW) {
-        return jfail(r, "a %s cannot be a key", jtype_name(key));
+        return jfail(r, "%s cannot be a key", jtype_name(key));
     }
     struct jpair *p = jinja_value_pair_of(r, d, key);
     if (status_failed(&r->st)) return false;
@@ -351,9 +351,10 @@ double jas_float(const struct jvalue *v)
 const char *jtype_name(const struct jvalue *v)
 {
     static const char *const NAMES[JV_COUNT] = {
-        "nothing", "undefined value", "none",     "boolean", "integer",  "float",   "string",
-        "list",    "tuple",           "range",    "view",    "iterator", "mapping", "namespace",
-        "loop",    "macro",           "function", "method"};
+        "nothing", "an undefined value", "none",      "a boolean",   "an integer",
+        "a float", "a string",           "a list",    "a tuple",     "a range",
+        "a view",  "an iterator",        "a mapping", "a namespace", "a loop",
+        "a macro", "a function",         "a method"};
     return NAMES[v->type];
 }
 
@@ -459,7 +460,7 @@ bool jcompare(struct jrun *r, const struct jvalue *a, const struct jvalue *b, in
         jleave(r);
         return ok;
     }
-    return jfail(r, "a %s and a %s have no order", jtype_name(a), jtype_name(b));
+    return jfail(r, "%s and %s have no order", jtype_name(a), jtype_name(b));
 }
 
 bool jcontains(struct jrun *r, const struct jvalue *whole, const struct jvalue *part, bool *out)
@@ -467,7 +468,7 @@ bool jcontains(struct jrun *r, const struct jvalue *whole, const struct jvalue *
     *out = false;
     if (whole->type == JV_TEXT) {
         if (part->type != JV_TEXT) {
-            return jfail(r, "'in' a string wants a string, not a %s", jtype_name(part));
+            return jfail(r, "'in' a string wants a string, not %s", jtype_name(part));
         }
         *out = jfind(whole->u.text, 0, part->u.text) != SIZE_MAX;
         return jsteps(r, whole->u.text->n / 16);
@@ -530,6 +531,6 @@ bool jiterate(struct jrun *r, const struct jvalue *v, const struct jvalue **item
         *n = v->u.dict->n;
         return true;
     default:
-        return jfail(r, "a %s cannot be walked through", jtype_name(v));
+        return jfail(r, "%s cannot be walked through", jtype_name(v));
     }
 }

@@ -67,7 +67,7 @@ static const struct category CATEGORIES[] = {
 enum { N_CATEGORIES = sizeof CATEGORIES / sizeof CATEGORIES[0] };
 
 /* Script=Han, with the ideographs of Unicode 15 and 15.1. */
-static const char HAN[] = "\\p{sc:Han}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}";
+static const char HAN[] = "\\p{sc:Han}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}";
 
 bool unicode_category_class(const char *name, size_t n, struct strbuf *out)
 {
