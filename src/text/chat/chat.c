@@ -17,7 +17,7 @@ struct chat {
     struct jinja *template; /* owned */
     char *tokens[N_TOKENS]; /* owned; NULL: not set */
     size_t n_tokens[N_TOKENS];
-    struct jinja_date date; /* the date for options without one */
+    struct jinja_date date; /* CHAT_DATE_DEFAULT, for callers without a date */
     enum chat_tool_form tool_form;
     bool has_thoughts;
 };
@@ -147,8 +147,8 @@ static void add_json(struct vars *vars, const char *name, const struct js_node *
     };
 }
 
-/* Adds the user's variables. The model's variables are added later; of equal names the last one
- * counts. */
+/* Adds the user's variables. All other variables are added later, so they win: of variables with
+ * the same name the last one counts. */
 static struct status add_extra(struct vars *vars, const struct js_node *extra)
 {
     const void *it = NULL;
@@ -244,7 +244,8 @@ struct status chat_render_members(const struct chat *c, const struct js_node *ob
     return st;
 }
 
-/* Runs the template over messages in JSON. *ok: it ran without a failure. */
+/* Runs the template over messages in JSON. *ok: it ran without a failure. Only STATUS_MEMORY is
+ * returned as an error. */
 static struct status render_text(const struct chat *c, const char *json, struct chat_text *out,
                                  bool *ok)
 {

@@ -1,6 +1,7 @@
 /* Turns a conversation into the text and the token ids that a model expects, by its chat template.
- * Bytes from users never become special tokens. Reads no files and parses no request lines. Made by
- * the job, called by serve/request for lines with `messages`. */
+ * Bytes from users never become special tokens. Reads no files and parses no request lines. The job
+ * creates a struct chat for the model's template and for --prompt-template; serve/request renders
+ * and encodes lines with them. */
 #ifndef SHOAL_TEXT_CHAT_CHAT_H
 #define SHOAL_TEXT_CHAT_CHAT_H
 
@@ -15,9 +16,9 @@
 struct chat; /* only chat_set_token changes it */
 
 /* Local. Parses n bytes of a Jinja template; `what` names the template in errors. tokens:
- * tokenizer_config.json (or NULL), which gives bos_token, eos_token and the other special tokens as
- * strings, or as objects with "content". Owner of *out: the caller, chat_destroy. Errors:
- * STATUS_INPUT with the line, STATUS_MEMORY. */
+ * the object of tokenizer_config.json (or NULL), which gives bos_token, eos_token and the other
+ * special tokens as strings, or as objects with "content". Owner of *out: the caller, chat_destroy.
+ * Errors: those of jinja_create. */
 struct status chat_create(const char *source, size_t n, const struct js_node *tokens,
                           const char *what, struct chat **out);
 void chat_destroy(struct chat **c);
@@ -29,27 +30,27 @@ struct status chat_set_token(struct chat *c, const char *name, const char *text,
 
 /* How a template teaches the model to write tool calls. */
 enum chat_tool_form {
-    CHAT_TOOLS_JSON,   /* the whole text is JSON */
-    CHAT_TOOLS_TAGGED, /* JSON between <tool_call> and </tool_call> */
+    CHAT_TOOLS_JSON,   /* the whole answer is JSON */
+    CHAT_TOOLS_TAGGED, /* JSON between <tool_call> and </tool_call> in the answer */
 };
 
-/* Local. Returns the form, judged by the template's text: tagged if the text contains <tool_call>.
- */
+/* Local. Returns CHAT_TOOLS_TAGGED if the template's source contains <tool_call>. */
 enum chat_tool_form chat_tool_form(const struct chat *c);
 
-/* The tags around a model's thoughts. */
+/* The tags around a model's thoughts (its reasoning). */
 #define CHAT_OPEN_THOUGHT  "<think>"
 #define CHAT_CLOSE_THOUGHT "</think>"
 
-/* Local. True when the template's text has the closing tag of thoughts. */
+/* Local. True when the template's source contains CHAT_CLOSE_THOUGHT. */
 bool chat_has_thoughts(const struct chat *c);
 
 /* Zero-initialise it. Nodes are borrowed and may be NULL. */
 struct chat_options {
-    bool no_generation_prompt;       /* leaves add_generation_prompt false */
-    const struct js_node *tools;     /* array, as OpenAI writes it */
-    const struct js_node *documents; /* array */
-    const struct js_node *extra;     /* object: further variables (chat_template_kwargs) */
+    bool no_generation_prompt;       /* add_generation_prompt is false, else true */
+    const struct js_node *tools;     /* array of objects, as OpenAI writes it */
+    const struct js_node *documents; /* array of objects */
+    const struct js_node *extra;     /* object of at most 64 members: further variables
+                                        (chat_template_kwargs) */
     struct jinja_date date;          /* the time for strftime_now; year 0: CHAT_DATE_DEFAULT */
     struct jinja_limits limits;
 };
@@ -67,30 +68,31 @@ struct chat_text {
     struct text_span *spans; /* owned, [n_spans]: they cover [0, n) in order; spans of the
                                 template and of users alternate */
     size_t n_spans;
-    uint64_t n_steps; /* steps that the template took, even if it failed */
+    uint64_t n_steps; /* steps that the template took; also set after an error */
 };
 
-/* Local. Runs the template over an array of messages. Every string in them counts as text from a
- * user (text_span.is_user). Errors: STATUS_REQUEST for messages, tools, documents or extra of the
- * wrong shape, and those of jinja_render; STATUS_MEMORY. */
+/* Local. Runs the template over an array of messages. Printed values of the messages and of the
+ * options' nodes count as text from a user (text_span.is_user). Errors: STATUS_REQUEST for
+ * messages, tools, documents or extra of the wrong shape, and those of jinja_render; STATUS_MEMORY.
+ */
 struct status chat_render(const struct chat *c, const struct js_node *messages,
                           const struct chat_options *options, struct chat_text *out);
 void chat_text_fini(struct chat_text *t);
 
-/* Local. True when the template has opened the thoughts of the answer: after the last byte of a
- * user, the template's own text has the opening tag, and no closing tag after it. */
+/* Local. True when the answer begins inside thoughts: the template's own text after the last byte
+ * from a user has an opening tag and no closing tag after it. */
 bool chat_text_begins_thoughts(const struct chat_text *t);
 
-/* Local. Runs the template over the members of an object, all of which count as text from a user.
- * Each member is a variable; `line` is the whole object, unless the object has a member of that
- * name. A member that is null counts as missing. date: as in chat_options. Errors: those of
- * jinja_render, and for a template that prints a missing member; STATUS_MEMORY. */
+/* Local. Runs the template over the members of an object, whose printed values count as text from a
+ * user. Each member is a variable, except that a null member counts as missing. `line` is the whole
+ * object, unless the object has a member of that name. date: as in chat_options. Errors: those of
+ * jinja_render, with STATUS_REQUEST also for printing an undefined value; STATUS_MEMORY. */
 struct status chat_render_members(const struct chat *c, const struct js_node *object,
                                   const struct jinja_date *date, struct chat_text *out);
 
-/* Local. *takes: whether a message's content may stay a list of OpenAI's text parts: the template
- * writes a list of one part exactly as it writes that part's text as a string. Runs the template on
- * one message in both forms. Errors: STATUS_MEMORY. */
+/* Local. Sets *takes to true if a message's content may stay a list of OpenAI's text parts. The
+ * test is that the template writes a list of one part exactly as it writes that part's text given
+ * as a string; the template runs once for each. Errors: STATUS_MEMORY. */
 struct status chat_takes_parts(const struct chat *c, bool *takes);
 
 /* Local. Appends the token ids of a rendered conversation. Special tokens are recognized only in

@@ -9,8 +9,8 @@ static bool undefined_in(struct jrun *r, const struct jvalue *v)
     return jfail(r, "'%.60s' is undefined, so it has no attributes or elements", v->u.name);
 }
 
-/* Returns the undefined value for a member that v lacks. Copies the name, because the value may
- * outlive it. */
+/* Returns the undefined value for a member that v lacks. Copies the first 60 bytes of the name,
+ * because the undefined value may outlive it. */
 static struct jvalue missing(struct jrun *r, const struct jvalue *v, const struct jtext *name)
 {
     const size_t n = name->n < 60 ? name->n : 60;

@@ -32,7 +32,7 @@ static bool int_divide(struct jrun *r, int op, int64_t x, int64_t y, int64_t *ou
         return !__builtin_sub_overflow((int64_t)0, x, out) || overflow(r);
     }
     int64_t quotient = x / y, rest = x % y;
-    if (rest != 0 && (rest < 0) != (y < 0)) { /* rounds towards minus infinity */
+    if (rest != 0 && (rest < 0) != (y < 0)) { /* rounds towards minus infinity, as Python does */
         quotient--;
         rest += y;
     }
@@ -172,8 +172,8 @@ static bool repeatable(const struct jvalue *v)
     return v->type == JV_TEXT || v->type == JV_LIST || v->type == JV_TUPLE;
 }
 
-/* Always false: fails because the operands' types do not fit the operator. For '+' the sentence
- * names the request's field from which an operand came, if one did, preferably of the operand that
+/* Fails because the operands' types do not fit the operator; always returns false. If an operand of
+ * '+' came from the request, the sentence names its field; if both did, the field of the one that
  * is not a string. */
 static bool fail_types(struct jrun *r, const char *op, const struct jvalue *a,
                        const struct jvalue *b)

@@ -238,7 +238,7 @@ static bool date_part(char letter, bool bare, const struct jinja_date *d, char o
 
 static bool add_formatted(struct jbuild *b, const struct jtext *format);
 
-/* Appends a directive that is short for other directives. */
+/* Appends the results of the directives in `format`, for which one directive such as %F stands. */
 static bool add_expanded(struct jbuild *b, const char *format)
 {
     struct jvalue text;

@@ -5,7 +5,7 @@
 
 struct special_case {
     uint32_t c;
-    uint32_t upper[JINJA_CASE_MAX], title[JINJA_CASE_MAX]; /* ended by a zero when shorter */
+    uint32_t upper[JINJA_CASE_MAX], title[JINJA_CASE_MAX]; /* a zero ends a shorter mapping */
 };
 
 /* Sorted by c. */
@@ -156,7 +156,8 @@ struct case_range {
     uint32_t first, last;
 };
 
-/* The properties Other_Lowercase and Other_Uppercase of Unicode 16 (PropList.txt). */
+/* Other_Lowercase and Other_Uppercase of Unicode 16 (PropList.txt): the characters with the
+ * property Lowercase or Uppercase outside the categories Ll and Lu. */
 static const struct case_range OTHER_LOWER[] = {
     {0xAA, 0xAA},       {0xBA, 0xBA},       {0x2B0, 0x2B8},     {0x2C0, 0x2C1},
     {0x2E0, 0x2E4},     {0x345, 0x345},     {0x37A, 0x37A},     {0x10FC, 0x10FC},
@@ -212,7 +213,7 @@ bool jinja_case_ignorable(uint32_t c)
     case UTF8PROC_CATEGORY_SK:
         return true;
     default:
-        /* Word_Break's MidLetter, MidNumLet and Single_Quote */
+        /* the characters whose Word_Break is MidLetter, MidNumLet or Single_Quote */
         return c == '\'' || c == '.' || c == ':' || c == 0xB7 || c == 0x387 || c == 0x55F ||
                c == 0x5F4 || c == 0x2018 || c == 0x2019 || c == 0x2024 || c == 0x2027 ||
                c == 0xFE13 || c == 0xFE52 || c == 0xFE55 || c == 0xFF07 || c == 0xFF0E ||

@@ -10,7 +10,7 @@
 enum { JINJA_CASE_MAX = 3 };
 enum jinja_case { JINJA_CASE_UPPER, JINJA_CASE_LOWER, JINJA_CASE_TITLE };
 
-/* Local. Writes c in another case to `to`; returns the number of characters. Follows
+/* Local. Writes c in the case `how` to `to`; returns the number of characters, 1 to 3. Follows
  * SpecialCasing.txt, but ignores its conditional mappings. */
 size_t jinja_case_map(uint32_t c, enum jinja_case how, uint32_t to[JINJA_CASE_MAX]);
 

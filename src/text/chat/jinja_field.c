@@ -1,6 +1,6 @@
 /* Finds the field of a request from which a template's value came. Each value carries the number
- * that jfrom_json gave it. Only after a failure the JSON is walked again, in the same order, to
- * find the path of that number. */
+ * that jfrom_json gave it. After a failure the JSON is walked again, in the same order, to find the
+ * path of the value with that number. */
 #include "text/chat/jinja_run.h"
 
 #include <stdarg.h>
@@ -15,7 +15,7 @@ struct walk {
     size_t n;
 };
 
-/* Appends to the path, as long as there is room. */
+/* Appends to the path; cuts what does not fit. */
 static void append(struct walk *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void append(struct walk *w, const char *format, ...)
 {

@@ -1,4 +1,4 @@
-/* Jinja's filters for strings and numbers. */
+/* Jinja's filters for strings and numbers, and its filters length and default. */
 #include "text/chat/jinja_json.h"
 #include "text/chat/jinja_value.h"
 
@@ -136,7 +136,7 @@ FILTER(filter_default)
 }
 
 /* Copies the text without the blanks at its ends and without single underscores inside it. False:
- * the copy would be empty or longer than 127 bytes, the text has a NUL or one of the characters
+ * the copy would be empty or longer than 127 bytes, the text has a NUL or one of the characters in
  * `refused`, or the template failed (r->st). */
 static bool number_text(struct jrun *r, const struct jtext *t, const char *refused, char out[128])
 {
@@ -163,7 +163,8 @@ static bool parse_float(struct jrun *r, const struct jtext *t, double *out)
     return *end == '\0';
 }
 
-/* Removes the letter of 0o or 0b, which Python reads in base 8 and 2 and strtoll does not. */
+/* Removes the letter of the prefix 0o (base 8) or 0b (base 2), which Python's int accepts and
+ * strtoll does not. */
 static void drop_prefix_letter(char *text, int base)
 {
     char *zero = text + (text[0] == '+' || text[0] == '-');
@@ -262,7 +263,7 @@ FILTER(filter_round)
     return true;
 }
 
-/* Indents all lines; the first one and empty ones only if requested. */
+/* Indents all lines, but the first line and empty lines only if requested. */
 FILTER(filter_indent)
 {
     static const char BLANKS[] = "                                                                ";

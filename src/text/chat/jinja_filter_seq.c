@@ -1,5 +1,5 @@
-/* Jinja's filters for sequences and mappings. They return iterators where Jinja returns
- * generators. */
+/* Jinja's filters for sequences and mappings. A filter that returns a generator in Jinja returns an
+ * iterator here. */
 #include "text/chat/jinja_value.h"
 
 #include <string.h>
@@ -8,7 +8,8 @@
     static bool name(struct jrun *r, const struct jvalue *self, const struct jvalue *a,            \
                      struct jvalue *out)
 
-/* Sets *out to the value at an attribute path such as "a.b.0". */
+/* Sets *out to the value at an attribute path such as "a.b.0". `absent`, if given, replaces an
+ * undefined value on the path. */
 static bool attr_path(struct jrun *r, const struct jvalue *v, const struct jvalue *path,
                       const struct jvalue *absent, struct jvalue *out)
 {
@@ -126,12 +127,12 @@ FILTER(filter_items)
     return true;
 }
 
-/* How `map` changes each item: by a filter with arguments, or into one of its attributes, which may
- * have a default. */
+/* How `map` changes each item: by a filter, or into one of the item's attributes. */
 struct mapping {
     const struct jfunction *filter; /* NULL: take the attribute */
-    struct jargs rest;
-    struct jvalue attribute, absent;
+    struct jargs rest;              /* the filter's arguments */
+    struct jvalue attribute;
+    struct jvalue absent; /* the default for an item without the attribute */
 };
 
 static bool mapping_read(struct jrun *r, const struct jargs *args, struct mapping *m)
@@ -259,7 +260,8 @@ struct keyed {
     struct jvalue key, value;
 };
 
-/* Merges two sorted runs, [at, mid) and [mid, end), into `to`; equal keys keep their order. */
+/* Merges two sorted runs, [at, mid) and [mid, end), into `to`; equal keys keep their order.
+ * turn: as in sort_keyed. */
 static bool merge_keyed(struct jrun *r, const struct keyed *from, struct keyed *to, size_t at,
                         size_t mid, size_t end, int turn)
 {
@@ -275,7 +277,7 @@ static bool merge_keyed(struct jrun *r, const struct keyed *from, struct keyed *
     return true;
 }
 
-/* Sorts stably; turn -1 reverses the order. */
+/* Sorts k[n] stably by key: ascending for turn 1, descending for turn -1. */
 static bool sort_keyed(struct jrun *r, struct keyed *k, size_t n, int turn)
 {
     struct keyed *from = k, *to = jget(r, n, sizeof *to);
@@ -301,7 +303,7 @@ static bool jinja_filter_seq_fold(struct jrun *r, const struct jvalue *case_sens
     return jcased(r, v->u.text, JCASE_LOWER, v);
 }
 
-/* Sets *out to the items with the keys by which sort, unique, min and max compare them. */
+/* Sets *out [*n] to the items with the keys by which sort, unique, min and max compare them. */
 static bool keyed_items(struct jrun *r, const struct jvalue *self, const struct jvalue *attribute,
                         const struct jvalue *case_sensitive, struct keyed **out, size_t *n)
 {

@@ -1,5 +1,5 @@
-/* Converts JSON into values, with every byte marked as a user's, and values back into JSON (the
- * tojson filter). */
+/* Converts JSON into values, all marked as a user's, and values into JSON text (the filter
+ * tojson). */
 #include "text/chat/jinja_json.h"
 
 #include "base/utf8.h"
@@ -96,7 +96,7 @@ struct dump {
 
 static bool dump_value(struct dump *d, const struct jvalue *v);
 
-/* Writes the escape of c to `out`; empty if c needs none. */
+/* Writes the escape of c to `out`, or an empty string if c needs none. */
 static void json_escape(uint32_t c, bool ascii, char out[16])
 {
     out[0] = '\0';

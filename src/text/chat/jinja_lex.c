@@ -1,5 +1,5 @@
-/* Splits a template's text into tokens: delimiters (which may remove the blanks around them),
- * literals and operators. */
+/* Splits a template's source into tokens: data, delimiters (which may remove the blanks around
+ * them), names, literals and operators. */
 #include "text/chat/jinja_parse.h"
 
 #include "base/utf8.h"
@@ -13,9 +13,9 @@ struct lexer {
     size_t n, at;
     size_t line_at; /* the position for which `line` is the line number */
     int line;
-    bool line_starting; /* a line begins at `at` */
+    bool line_starting; /* a line begins where the last tag ended, or at the source's start */
     size_t capacity;
-    char open[256]; /* brackets that are open in this tag */
+    char open[256]; /* the closing bracket for each bracket that is open in this tag */
     size_t n_open;
 };
 
@@ -63,8 +63,8 @@ static size_t skip_space(const struct lexer *x, size_t at)
     return at;
 }
 
-/* Reads the whitespace sign (+ or -; '\0': none) after an opening delimiter and moves *at past
- * it. */
+/* Returns the whitespace sign (+, - or '\0' for none) at *at, directly after an opening delimiter,
+ * and moves *at past the sign. */
 static char sign_at(const struct lexer *x, size_t *at)
 {
     if (*at < x->n && (x->s[*at] == '-' || x->s[*at] == '+')) return x->s[(*at)++];
@@ -72,7 +72,7 @@ static char sign_at(const struct lexer *x, size_t *at)
 }
 
 /* Emits the data up to `end`, without the whitespace that the opening delimiter at `end` removes.
- * sign: the delimiter's whitespace sign. */
+ * sign: the delimiter's whitespace sign. variable: the delimiter is {{. */
 static bool emit_data(struct lexer *x, size_t end, char sign, bool variable)
 {
     size_t to = end;
@@ -96,7 +96,8 @@ static bool emit_data(struct lexer *x, size_t end, char sign, bool variable)
     return true;
 }
 
-/* Moves past a closing delimiter that ends at `at`, and past the whitespace that it removes. */
+/* Moves past a closing delimiter that ends at `at`, and past the whitespace that it removes. trims:
+ * without a sign it removes one line end. */
 static void close_tag(struct lexer *x, size_t at, char sign, bool trims)
 {
     if (sign == '-') {
@@ -108,7 +109,8 @@ static void close_tag(struct lexer *x, size_t at, char sign, bool trims)
     x->line_starting = at > 0 && x->s[at - 1] == '\n';
 }
 
-/* True when a closing delimiter, possibly with a whitespace sign, is at `at`. */
+/* True when the closing delimiter `mark`, possibly behind a whitespace sign, is at `at`. plus: the
+ * sign may be +. */
 static bool closes(const struct lexer *x, size_t at, const char *mark, bool plus, char *sign)
 {
     *sign = '\0';
@@ -129,8 +131,8 @@ static bool lex_comment(struct lexer *x, size_t at)
     return fail_at(x, at, "a comment that does not end");
 }
 
-/* If the tag `{% name %}` is at `at`, returns the offset after it (not yet after the blanks that it
- * removes); else 0. */
+/* If the tag `{% name %}` is at `at`, returns the offset after it (but before the blanks that it
+ * removes) and sets *open and *close to its whitespace signs; otherwise returns 0. */
 static size_t word_tag(const struct lexer *x, size_t at, const char *name, char *open, char *close)
 {
     if (!starts(x, at, "{%")) return 0;
@@ -180,7 +182,7 @@ static size_t skip_digits_at(const struct lexer *x, size_t at)
     return at;
 }
 
-/* Returns the end of the float that starts at x->at; x->at if it is no float. */
+/* Returns the end of the float that starts at x->at, or x->at if none does. */
 static size_t float_end(const struct lexer *x)
 {
     if (x->at > 0 && x->s[x->at - 1] == '.') return x->at;
@@ -331,7 +333,7 @@ static size_t find_tag(const struct lexer *x)
     return x->n;
 }
 
-/* Emits the data before the next tag, then that tag. */
+/* Emits the data before the next tag, then that tag's tokens. */
 static bool lex_part(struct lexer *x)
 {
     const size_t at = find_tag(x);
@@ -358,7 +360,8 @@ static bool lex_part(struct lexer *x)
     return lex_tag(x, kind == '{');
 }
 
-/* Converts line ends to \n and removes one at the very end. */
+/* Copies the source into p->t; turns \r\n and \r into \n, and drops a line end at the source's
+ * end. */
 static bool normalize(struct jparse *p, const char *source, size_t n)
 {
     struct jinja *t = p->t;

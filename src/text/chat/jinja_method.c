@@ -1,4 +1,4 @@
-/* Methods of strings, mappings, lists and loops that Jinja's sandbox allows. */
+/* The methods of strings, mappings, sequences and loops that templates may call. */
 #include "text/chat/jinja_value.h"
 
 #include "base/utf8.h"
@@ -15,7 +15,7 @@ static bool given(const struct jvalue *a)
     return a->type != JV_ABSENT && a->type != JV_NONE;
 }
 
-/* Takes an argument that must be a string, if given. *out is NULL if it is absent or none. */
+/* Sets *out to an argument that must be a string; to NULL if the argument is absent or none. */
 static bool text_arg(struct jrun *r, const char *method, const struct jvalue *a,
                      const struct jtext **out)
 {
@@ -205,7 +205,7 @@ METHOD(text_count)
     return jsteps(r, t->n / 16);
 }
 
-/* ---- splitting: pieces are collected backwards or forwards into a growing list ---- */
+/* ---- splitting: the pieces are collected in a growing list, by rsplit from the last one ---- */
 
 struct pieces {
     struct jrun *r;
@@ -234,7 +234,7 @@ static bool end_pieces(struct pieces *p, bool backwards, struct jvalue *out)
     return true;
 }
 
-/* Returns the end of the run of blanks (or of other characters) that starts at `at`. */
+/* Returns the end of the run of blanks that starts at `at`; blanks false: of other characters. */
 static size_t run_end(const struct jtext *t, size_t at, bool blanks)
 {
     size_t step;
@@ -242,6 +242,7 @@ static size_t run_end(const struct jtext *t, size_t at, bool blanks)
     return at;
 }
 
+/* Returns the start of the run that ends at `at`. */
 static size_t run_start(const struct jtext *t, size_t at, bool blanks)
 {
     while (at > 0) {
@@ -258,7 +259,7 @@ static bool split_words(struct pieces *p, const struct jtext *t, int64_t max, bo
     size_t at = back ? run_start(t, t->n, true) : run_end(t, 0, true);
     while (back ? at > 0 : at < t->n) {
         size_t from = at, to = at;
-        if (max == 0) { /* the rest keeps its blanks, at its far end too */
+        if (max == 0) { /* the rest keeps its blanks, also at its far end */
             return jinja_method_add_piece(p, t, back ? 0 : at, back ? at : t->n);
         }
         if (back) {
@@ -350,8 +351,8 @@ METHOD(text_join)
     return jbuild_end(&b, out);
 }
 
-/* Sets *out to whether the text has at least one character, and all are blanks (with `blanks`) or
- * in the given categories (without). */
+/* Sets *out to true if the text is not empty and all its characters are blanks (if `blanks`) or in
+ * one of the categories (bits 1 << utf8proc_category_t). */
 static bool all_chars(struct jrun *r, const struct jtext *t, unsigned categories, bool blanks,
                       struct jvalue *out)
 {
@@ -473,6 +474,7 @@ static bool loop_cycle(struct jrun *r, const struct jvalue *self, const struct j
 #define TEXT .types = 1u << JV_TEXT
 #define DICT .types = 1u << JV_DICT
 #define SEQ  .types = 1u << JV_LIST | 1u << JV_TUPLE | 1u << JV_RANGE
+/* a parameter named by a digit can only be given by its position */
 #define ONE  .params = {"1"}, .n_required = 1
 
 const struct jfunction JINJA_TEXT_METHODS[] = {

@@ -1,4 +1,4 @@
-/* Parses the statements of a template. Also has the functions that both parser files share. */
+/* Parses the statements of a template. Defines the functions that jinja_parse_expr.c shares. */
 #include "text/chat/jinja_parse.h"
 
 #include "base/mem.h"
@@ -168,7 +168,7 @@ static bool body_to(struct jparse *p, const char *end, struct jnode **out)
 {
     const char *const ends[] = {end, NULL};
     if (!expect(p, JT_BLOCK_END, "'%}'") || !body(p, ends, out)) return false;
-    p->at++; /* the name of the end tag */
+    p->at++; /* past the name of the end tag */
     return true;
 }
 
@@ -186,7 +186,7 @@ static bool parse_if(struct jparse *p, struct jnode *node)
         if (!body(p, ENDS, &branch->list)) return false;
         if (jtok_skip_name(p, "endif")) return true;
         if (jtok_skip_name(p, "else")) break;
-        p->at++; /* elif */
+        p->at++; /* past elif */
     }
     struct jnode *branch = jnode_new(p, JN_BRANCH);
     if (branch == NULL) return false;
@@ -215,7 +215,7 @@ static bool parse_for(struct jparse *p, struct jnode *node)
     p->loops--;
     if (!ok) return false;
     if (jtok_skip_name(p, "endfor")) return true;
-    p->at++; /* else */
+    p->at++; /* past else */
     node->d = jnode_new(p, JN_SCOPE);
     return node->d != NULL && body_to(p, "endfor", &node->d->list);
 }
@@ -343,7 +343,7 @@ static struct jnode *statement(struct jparse *p)
     return NULL;
 }
 
-/* Parses one node of a body: text, a print or a statement. */
+/* Parses one node of a body: text, a `{{ }}` or a statement. */
 static struct jnode *body_part(struct jparse *p)
 {
     const struct jtoken *t = jtok(p);
@@ -361,7 +361,7 @@ static struct jnode *body_part(struct jparse *p)
         if (node == NULL || (node->a = jparse_tuple(p, true)) == NULL) return NULL;
         if (!expect(p, JT_VARIABLE_END, "'}}'")) return NULL;
     } else {
-        p->at++; /* the opening of the block */
+        p->at++; /* past the opening delimiter */
         node = statement(p);
     }
     return node;

@@ -1,7 +1,7 @@
 /* Tokens and nodes of a template. Included only by jinja*.c and jinja_run.h. Nodes and names are in
  * the template's arena and never change once parsed; tokens live as long as the parser. All
- * functions are Local. They return false (or NULL) after a failure, and jparse.st keeps the first
- * one: STATUS_INPUT, which names template and line, or STATUS_MEMORY. */
+ * functions are Local. A function that fails returns false (or NULL), and jparse.st keeps the first
+ * failure: STATUS_INPUT, which names template and line, or STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_PARSE_H
 #define SHOAL_TEXT_CHAT_JINJA_PARSE_H
 
@@ -17,7 +17,7 @@ enum jtoken_type {
     JT_STRING,
     JT_INTEGER,
     JT_FLOAT,
-    JT_OPERATOR, /* which one: op */
+    JT_OPERATOR, /* jtoken.op says which */
     JT_EOF,
 };
 
@@ -27,7 +27,7 @@ enum jtoken_type {
 struct jtoken {
     enum jtoken_type type;
     int line;
-    int op;
+    int op;              /* OPERATOR: its character, or JOP2 of its two */
     struct jtext text;   /* DATA, NAME, STRING: the value */
     struct jvalue value; /* INTEGER, FLOAT */
 };
@@ -68,7 +68,7 @@ enum jnode_kind {
     JN_PRINT,        /* a */
     JN_IF,           /* list of JN_BRANCH */
     JN_BRANCH,       /* a (NULL: else), list */
-    JN_FOR,          /* for target a in b if c: list; else d's list (runs if no pass completes) */
+    JN_FOR,          /* for target a in b if c: list; d's list if no pass reaches the end of list */
     JN_SET,          /* target a = b */
     JN_SET_BLOCK,    /* target a = filters b of JN_CAPTURED, which is the output of list */
     JN_MACRO,        /* name, params c's list, body list */
@@ -120,9 +120,10 @@ struct jparse {
 /* Local. Records the first failure. Always returns false. */
 bool jparse_fail(struct jparse *p, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Local. Returns zeroed memory of the template's arena; NULL after a failure. */
 void *jparse_get(struct jparse *p, size_t n, size_t elem_bytes);
 
-/* Local. Splits the source into tokens. */
+/* Local. Copies the source with normalized line ends into p->t and splits it into tokens. */
 bool jinja_lex(struct jparse *p, const char *source, size_t n);
 
 /* Local. Reads the value of a string literal from the text between its quotes. */
@@ -134,16 +135,20 @@ static inline const struct jtoken *jtok(const struct jparse *p)
 {
     return &p->tokens[p->at];
 }
-/* Local. is: the current token is this one; skip: also moves past it; expect: fails if it is not.
- * jtok_unexpected: fails and names the token; always false. jname_of: adds a new name. */
+/* Local. jtok_is_...: true when the current token is this one. jtok_skip_...: the same, and moves
+ * past the token if it is. jtok_expect_...: moves past it, or fails. */
 bool jtok_is_op(const struct jparse *p, int op);
 bool jtok_is_name(const struct jparse *p, const char *name);
 bool jtok_skip_op(struct jparse *p, int op);
 bool jtok_skip_name(struct jparse *p, const char *name);
 bool jtok_expect_op(struct jparse *p, int op);
 const struct jname *jtok_expect_name(struct jparse *p); /* NULL on failure */
+/* Local. Fails with a sentence that names the current token and `expected`. Always returns false.
+ */
 bool jtok_unexpected(struct jparse *p, const char *expected);
+/* Local. Returns a node on the line of the current token. */
 struct jnode *jnode_new(struct jparse *p, enum jnode_kind kind);
+/* Local. Returns the name with this spelling; creates it if it is new. */
 const struct jname *jname_of(struct jparse *p, const struct jtext *text);
 /* Returns the name with this spelling if the template contains it, or NULL. */
 const struct jname *jname_find(const struct jinja *t, const char *text, size_t n);
@@ -158,9 +163,11 @@ void jlist_add(struct jlist *l, struct jnode *node);
 struct jnode *jparse_expression(struct jparse *p);
 /* Parses an expression, or a tuple without parentheses. cond: allows `x if y`. */
 struct jnode *jparse_tuple(struct jparse *p, bool cond);
+/* Parses the left side of an assignment: names, possibly in parentheses. with_attr: or one name's
+ * attribute. */
 struct jnode *jparse_target(struct jparse *p, bool with_attr);
-/* Parses filters, each after a `|`, and applies them to node. first: the first filter has no bar
- * before it. */
+/* Parses filters, each after a `|`, and applies them to node. first: no `|` stands before the first
+ * filter. */
 struct jnode *jparse_filters(struct jparse *p, struct jnode *node, bool first);
 
 #endif

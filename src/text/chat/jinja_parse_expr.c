@@ -14,7 +14,7 @@ static struct jnode *constant(struct jparse *p, struct jvalue value)
     return n;
 }
 
-/* Returns a node with two operands and the line of the first one. */
+/* Returns a node with the operands a and b, on the line of a; NULL if an operand is NULL. */
 static struct jnode *pair(struct jparse *p, enum jnode_kind kind, int op, struct jnode *a,
                           struct jnode *b)
 {
@@ -102,8 +102,8 @@ static bool is_tuple_end(const struct jparse *p)
     return type == JT_VARIABLE_END || type == JT_BLOCK_END || jtok_is_op(p, ')');
 }
 
-/* Parses elements separated by commas, each by `parse`. Returns a single element without a comma as
- * it is, anything else as a JN_TUPLE; NULL on failure. */
+/* Parses elements separated by commas, each with `parse`. Returns the element itself if there is
+ * one without a comma, otherwise a JN_TUPLE; NULL on failure. */
 static struct jnode *elements(struct jparse *p, struct jnode *(*parse)(struct jparse *p, bool flag),
                               bool flag, bool may_be_empty)
 {
@@ -141,7 +141,8 @@ struct jnode *jparse_tuple(struct jparse *p, bool cond)
     return elements(p, expression_of, cond, false);
 }
 
-/* Parses a name, names in parentheses or, with_attr, a name's attribute. */
+/* Parses one target of an assignment: a name, targets in parentheses or, if with_attr, a name's
+ * attribute. */
 static struct jnode *target_of(struct jparse *p, bool with_attr)
 {
     if (p->depth >= MAX_NESTING) {
@@ -219,7 +220,7 @@ static bool parse_args(struct jparse *p, struct jnode **out)
     return true;
 }
 
-/* Parses the inside of [ ]: an index into a, or a slice of a. */
+/* Parses [ ] after a: an index into a, or a slice of a. */
 static struct jnode *parse_subscript(struct jparse *p, struct jnode *a)
 {
     struct jnode *part[3] = {NULL, NULL, NULL};
@@ -302,7 +303,7 @@ struct jnode *jparse_filters(struct jparse *p, struct jnode *node, bool first)
     return node;
 }
 
-/* True when the next token can be a test's single argument without parentheses. */
+/* True when the current token can begin a test's argument that has no parentheses. */
 static bool argument_follows(const struct jparse *p)
 {
     const enum jtoken_type type = jtok(p)->type;
@@ -314,7 +315,7 @@ static bool argument_follows(const struct jparse *p)
 
 static struct jnode *parse_test(struct jparse *p, struct jnode *a)
 {
-    p->at++; /* is */
+    p->at++; /* past `is` */
     const bool negated = jtok_skip_name(p, "not");
     struct jnode *n = jnode_new(p, JN_TEST);
     if (n == NULL || (n->name = jtok_expect_name(p)) == NULL) return NULL;
@@ -415,7 +416,7 @@ static struct jnode *parse_sum(struct jparse *p)
     return n;
 }
 
-/* Reads the comparison operator at the current token; 0 if there is none. */
+/* Returns the comparison operator at the current token and moves past it; 0 if there is none. */
 static int comparison(struct jparse *p)
 {
     const struct jtoken *t = jtok(p);

@@ -210,7 +210,7 @@ static bool jinja_print_read_number(const struct jtext *f, size_t *at, int *out)
     return any;
 }
 
-/* Reads a conversion from after its '%'. */
+/* Reads the conversion whose '%' stands before *at, and moves *at past it. */
 static bool read_conversion(struct jrun *r, const struct jtext *f, size_t *at,
                             struct conversion *out)
 {

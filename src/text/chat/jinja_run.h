@@ -19,7 +19,7 @@ struct jscope {
 
 struct jmacro {
     const struct jnode *node;
-    struct jscope *scope; /* where the macro was defined */
+    struct jscope *scope; /* in which the macro was defined */
 };
 
 /* Local. jscope_new returns a new scope; NULL on failure. jscope_set binds a name in this scope.
@@ -32,8 +32,8 @@ const struct jvalue *jscope_get(const struct jscope *s, const struct jname *name
 /* Local. Sets *out to the value of an expression. */
 bool jeval(struct jrun *r, struct jscope *s, const struct jnode *n, struct jvalue *out);
 
-/* Local. Sets *out to a op b, for Python's arithmetic operators. op: the character, or one of JOP2
- * (jinja_parse.h) for ** and //. */
+/* Local. Sets *out to a op b, for Python's arithmetic operators. op: the operator's character,
+ * or JOP2 (jinja_parse.h) of the two characters of ** or //. */
 bool jbinary(struct jrun *r, int op, const struct jvalue *a, const struct jvalue *b,
              struct jvalue *out);
 

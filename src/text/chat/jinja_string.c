@@ -39,7 +39,7 @@ size_t jfind(const struct jtext *t, size_t from, const struct jtext *part)
     return p == NULL ? SIZE_MAX : (size_t)(p - t->p);
 }
 
-/* Adds the characters that c becomes, marked like c's bytes. */
+/* Appends c in the case `how` (not CAPITALIZE or WORDS), with the mark of c's bytes. */
 static bool add_case(struct jbuild *b, uint32_t c, enum jcase how, bool user)
 {
     uint32_t to[JINJA_CASE_MAX];
@@ -55,8 +55,9 @@ static bool add_case(struct jbuild *b, uint32_t c, enum jcase how, bool user)
     return jbuild_add(b, bytes, user ? ONES : NULL, at);
 }
 
-/* True when a sigma is final: a cased letter comes before it and none after it, not counting
- * case-ignorable characters (Unicode, table 3-17) and characters before `low`. */
+/* True when the sigma t[at, end) is final (Unicode, table 3-17): the nearest character before it
+ * that is not case-ignorable is cased, and the nearest such character after it is not. Characters
+ * before `low` do not count. */
 static bool final_sigma(const struct jtext *t, size_t low, size_t at, size_t end)
 {
     size_t step, i = at;
@@ -77,7 +78,7 @@ static bool final_sigma(const struct jtext *t, size_t low, size_t at, size_t end
     return true;
 }
 
-/* True when the `title` filter begins a new word after c: one of - ( { [ < or a blank. */
+/* True when the filter `title` begins a new word after c, which is one of - ( { [ < or a blank. */
 static bool breaks_word(uint32_t c)
 {
     return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || jspace(c);
@@ -135,8 +136,8 @@ bool jstrip(struct jrun *r, const struct jtext *t, const struct jtext *chars, bo
     return jtext_cut(r, t, from, to, out);
 }
 
-/* Replaces the empty string: inserts `new` before each character and at the end, at most `count`
- * times (negative: no limit). */
+/* Replaces the empty string as Python does: inserts `new` before each character and at the end, at
+ * most `count` times (negative: no limit). */
 static bool weave(struct jbuild *b, const struct jtext *t, const struct jtext *new, int64_t count)
 {
     size_t at = 0;

@@ -87,7 +87,8 @@ TEST(test_ne)
     return true;
 }
 
-/* Sets *out to whether the values' order is in `wanted`, bits: 1 less, 2 equal, 4 greater. */
+/* Sets *out to whether self compares to a[0] as wanted: a sum of 1 (less), 2 (equal) and 4
+ * (greater). */
 static bool ordered(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
                     unsigned wanted, struct jvalue *out)
 {
@@ -138,7 +139,8 @@ TEST(test_sameas)
     return true;
 }
 
-/* str.islower and str.isupper: at least one cased character, and none of the other case. */
+/* Python's str.islower and str.isupper: there is a cased character, and all of them have this
+ * case. */
 static bool all_of_case(struct jrun *r, const struct jvalue *self, enum jinja_case how,
                         struct jvalue *out)
 {

@@ -1,4 +1,5 @@
-/* The arena, texts under construction, sequences, dictionaries; Python's truthiness and order. */
+/* The arena, texts under construction, sequences, dictionaries; Python's truthiness, equality and
+ * order. */
 #include "text/chat/jinja_value.h"
 
 #include "base/mem.h"
@@ -12,8 +13,8 @@ enum { CHUNK_BYTES = 1 << 16 };
 
 struct jchunk {
     struct jchunk *next;
-    size_t at, n; /* bytes used and available after this header */
-    char pad[40]; /* starts the bytes after the header on a cache line */
+    size_t at, n; /* n bytes follow this header, of which the first `at` are used */
+    char pad[40]; /* so that these bytes start on a cache line */
 };
 
 _Static_assert(sizeof(struct jchunk) % 16 == 0, "arena memory is aligned");
@@ -419,8 +420,8 @@ bool jequal(struct jrun *r, const struct jvalue *a, const struct jvalue *b, bool
         jleave(r);
         return ok;
     default:
-        *out = a->u.seq == b->u.seq;
-        return true; /* the same object */
+        *out = a->u.seq == b->u.seq; /* true for the same object alone */
+        return true;
     }
 }
 

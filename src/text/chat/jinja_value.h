@@ -1,8 +1,8 @@
 /* The values of a running template, their memory and operations. Included only by jinja*.c and
- * jinja*.h. Values are in the arena of the run and never change, except namespaces, loops and
- * iterators. All functions are Local. They return false (or NULL) after a failure, and run->st
- * keeps the first one: STATUS_REQUEST for a template's mistake or a limit that is reached,
- * STATUS_MEMORY. */
+ * jinja*.h. Values are in the arena of the run (constants in the template's) and never
+ * change, except namespaces, loops and iterators. All functions are Local. A function that fails
+ * returns false (or NULL), and jrun.st keeps the first failure: STATUS_REQUEST for a template's
+ * mistake or a limit that is exceeded, STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_VALUE_H
 #define SHOAL_TEXT_CHAT_JINJA_VALUE_H
 
@@ -17,8 +17,8 @@ struct jarena {
     size_t used, limit;    /* bytes */
 };
 
-/* Local. Returns n zeroed bytes, 16-byte aligned, which jarena_fini frees; NULL beyond the limit or
- * without memory. */
+/* Local. Returns n_bytes zeroed bytes, 16-byte aligned, which jarena_fini frees. NULL: the arena
+ * would exceed its limit, or memory ran out. */
 void *jarena_get(struct jarena *a, size_t n_bytes);
 void jarena_fini(struct jarena *a);
 
@@ -45,7 +45,7 @@ enum jvalue_type {
 };
 
 struct jtext {
-    const char *p;             /* borrowed or in the arena */
+    const char *p;             /* [n], borrowed or in an arena; not NUL-terminated */
     const unsigned char *user; /* [n]: 1 for a byte that came from a user; NULL: none did */
     size_t n;
 };
@@ -53,9 +53,9 @@ struct jtext {
 struct jvalue {
     uint8_t type;  /* enum jvalue_type */
     bool user;     /* NONE, BOOL, INT, FLOAT: came from a user */
-    bool markup;   /* TEXT: marked safe; + escapes a text that is joined to it */
-    uint32_t json; /* the number (jfrom_json) of the request's JSON value from which this came
-                      or, for UNDEFINED, which lacks the member; 0: none */
+    bool markup;   /* TEXT: marked safe; + escapes the operand that is not */
+    uint32_t json; /* the number (jfrom_json) of the JSON value from which this came; UNDEFINED: of
+                      the object that lacks the member; 0: none */
     union {
         bool b;
         int64_t i;
@@ -67,7 +67,7 @@ struct jvalue {
         const struct jmacro *macro; /* MACRO */
         const struct jfunction *fn; /* FUNCTION */
         const struct jmethod *method;
-        const char *name; /* UNDEFINED: the name that was not found */
+        const char *name; /* UNDEFINED: for messages, the name that was not found */
     } u;
 };
 
@@ -112,7 +112,7 @@ struct jfunction {
                 struct jvalue *out);
     const char *params[JFUNCTION_PARAMS];
     int n_required;
-    unsigned types; /* methods: 1 << enum jvalue_type of self */
+    unsigned types; /* methods: the types of self, each as the bit 1 << enum jvalue_type */
 };
 
 struct jmethod {
@@ -129,7 +129,7 @@ struct jloop {
 struct jbuild {
     struct jrun *r;
     char *p;
-    unsigned char *user; /* NULL while all bytes come from the template */
+    unsigned char *user; /* [n]: 1 for a byte that came from a user; NULL: none did */
     size_t n, capacity;
 };
 
@@ -159,7 +159,7 @@ bool jfail(struct jrun *r, const char *format, ...) __attribute__((format(printf
 /* Local. Returns zeroed memory of the arena; NULL after a failure, which is recorded. */
 void *jget(struct jrun *r, size_t n, size_t elem_bytes);
 
-/* Local. Counts n steps of work. False: the limit is reached. */
+/* Local. Counts n steps of work. False: the limit is exceeded. */
 bool jsteps(struct jrun *r, size_t n);
 /* Local. Enters a nested evaluation. False: the limit is reached. After true the caller must call
  * jleave. */
@@ -169,6 +169,7 @@ static inline void jleave(struct jrun *r)
     r->depth--;
 }
 
+/* Local. jundefined: name must outlive the value. */
 struct jvalue jundefined(const char *name);
 struct jvalue jnone(void);
 struct jvalue jbool(bool b);
@@ -181,15 +182,15 @@ bool jtext_literal(struct jrun *r, const char *text, struct jvalue *out);
 bool jtext_cut(struct jrun *r, const struct jtext *t, size_t from, size_t to, struct jvalue *out);
 bool jtext_is(const struct jvalue *v, const char *text);
 bool jtext_same(const struct jtext *a, const struct jtext *b);
-/* Returns n ones, as marks of a text that came from a user; NULL after a failure. */
+/* Returns at least n ones, the marks of a text that came from a user; NULL after a failure. */
 const unsigned char *jones(struct jrun *r, size_t n);
 static inline bool jtext_user(const struct jtext *t, size_t i)
 {
     return t->user != NULL && t->user[i] != 0;
 }
 
-/* Local. Build a text. Failures are recorded in the run and reported by jbuild_end too. jbuild_add:
- * user [n] marks the user's bytes; NULL: no byte is a user's. */
+/* Local. These functions build a text. After a failure jbuild_end fails too. jbuild_add: user [n]
+ * marks the user's bytes; NULL: no byte is a user's. */
 void jbuild_init(struct jbuild *b, struct jrun *r);
 bool jbuild_add(struct jbuild *b, const char *p, const unsigned char *user, size_t n);
 bool jbuild_puts(struct jbuild *b, const char *text, bool user);
@@ -212,7 +213,8 @@ bool jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key,
                const struct jvalue *value);
 const struct jvalue *jdict_get(struct jrun *r, const struct jdict *d, const struct jvalue *key);
 
-/* Local. Python's truthiness, equality, order and `in`. */
+/* Local. Python's truthiness, equality, order and `in`. jcompare: *out is negative, 0 or positive
+ * as a is less than, equal to or greater than b. */
 bool jtruth(const struct jvalue *v);
 bool jequal(struct jrun *r, const struct jvalue *a, const struct jvalue *b, bool *out);
 bool jcompare(struct jrun *r, const struct jvalue *a, const struct jvalue *b, int *out);
@@ -220,6 +222,7 @@ bool jcontains(struct jrun *r, const struct jvalue *whole, const struct jvalue *
 bool jis_number(const struct jvalue *v); /* BOOL, INT, FLOAT */
 double jas_float(const struct jvalue *v);
 bool jas_int(const struct jvalue *v, int64_t *out); /* BOOL, INT */
+/* Returns the name of v's type with its article, for a message. */
 const char *jtype_name(const struct jvalue *v);
 
 /* Local. Sets *items [*n] to the values that a loop over v visits; an iterator is used up. Fails
@@ -235,22 +238,22 @@ bool jrepr(struct jbuild *b, const struct jvalue *v);
 bool jas_text(struct jrun *r, const struct jvalue *v, const struct jtext **out);
 /* Local. Writes Python's repr of a float, NUL-terminated. */
 void jfloat_text(double f, char out[48]);
-/* Local. Formats like Python's "%s and %d" % values. */
+/* Local. Formats v[n] like Python's operator % on strings, such as "%s and %d" % (a, b). */
 bool jformat(struct jrun *r, const struct jtext *format, const struct jvalue *v, size_t n,
              struct jvalue *out);
 
 /* ---- jinja_json.c ---- */
 
-/* Local. Sets *out to the value of a JSON node. This value and the values inside it get numbers in
- * the order of the JSON text. */
+/* Local. Sets *out to the value of a JSON node. This value and the values inside it get numbers
+ * (jvalue.json) in the order of the JSON text, after the numbers that the run gave before. */
 bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out);
 
 /* ---- jinja_field.c ---- */
 
-/* Local. Call it when v has another type than the template needs, which is the type of `other`. If
- * v came from the request, records a failure that names v's field and returns true. Returns false
- * and records nothing if v did not come from the request, if JSON has no name for one of the types,
- * or if `other` is none or undefined. */
+/* Local. Call it when v has the wrong type: the template needs the type of `other`. If v came from
+ * the request, records a failure that names v's field, and returns true. Otherwise, and if JSON has
+ * no name for one of the types or `other` is none or undefined, returns false and records nothing.
+ */
 bool jfail_field(struct jrun *r, const struct jvalue *v, const struct jvalue *other);
 
 /* ---- jinja_run.c ---- */
@@ -260,12 +263,15 @@ bool jhas_var(const struct jrun *r, const char *name);
 
 /* ---- jinja_string.c: characters as Python sees them ---- */
 
-/* Local. jspace: str.isspace. jstrip: chars NULL: blanks. jreplace: count negative: all. */
+/* Local. jspace: Python's str.isspace for one character. */
 bool jspace(uint32_t c);
 size_t jchars(const struct jtext *t);                  /* the number of characters */
 size_t jchar_at(const struct jtext *t, size_t i_char); /* byte offset; t->n beyond the end */
+/* TITLE: str.title. WORDS: the filter `title`. */
 enum jcase { JCASE_UPPER, JCASE_LOWER, JCASE_TITLE, JCASE_CAPITALIZE, JCASE_WORDS };
 bool jcased(struct jrun *r, const struct jtext *t, enum jcase how, struct jvalue *out);
+/* Local. jstrip removes the characters of `chars` (NULL: blanks) at the left end, the right end or
+ * both. jreplace replaces the first `count` occurrences of `old`; negative: all. */
 bool jstrip(struct jrun *r, const struct jtext *t, const struct jtext *chars, bool left, bool right,
             struct jvalue *out);
 bool jreplace(struct jrun *r, const struct jtext *t, const struct jtext *old,
@@ -278,13 +284,16 @@ bool jsplit_lines(struct jrun *r, const struct jtext *t, bool keep_ends, struct 
 
 extern const struct jfunction JINJA_TEXT_FILTERS[], JINJA_SEQ_FILTERS[], JINJA_TESTS[],
     JINJA_TEXT_METHODS[], JINJA_METHODS[], JINJA_GLOBALS[];
+/* Local. Return NULL for an unknown name. types: bits as in jfunction.types, of which one must
+ * match; 0: any function matches. */
 const struct jfunction *jfunction_find(const struct jfunction *table, const char *name, size_t n,
                                        unsigned types);
 const struct jfunction *jfilter_find(const char *name, size_t n);
 
 /* ---- jinja_access.c ---- */
 
-/* Local. v.name, v[key] (undefined if v lacks it) and the slice v[part]. Fail if v is undefined. */
+/* Local. Set *out to v.name, to v[key] (both undefined if v lacks it) or to the slice
+ * v[part[0] : part[1] : part[2]], whose parts are integers or none. Fail if v is undefined. */
 bool jattr(struct jrun *r, const struct jvalue *v, const struct jtext *name, struct jvalue *out);
 bool jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, struct jvalue *out);
 bool jslice(struct jrun *r, const struct jvalue *v, const struct jvalue part[3],
@@ -295,7 +304,7 @@ bool jslice(struct jrun *r, const struct jvalue *v, const struct jvalue part[3],
 /* Local. Binds the arguments to fn's parameters and calls fn. self NULL: a global function. */
 bool jcall_function(struct jrun *r, const struct jfunction *fn, const struct jvalue *self,
                     const struct jargs *args, struct jvalue *out);
-/* Local. Calls any value that can be called. */
+/* Local. Calls a function, method or macro; fails for other values. */
 bool jcall(struct jrun *r, const struct jvalue *callee, const struct jargs *args,
            struct jvalue *out);
 

@@ -1,4 +1,4 @@
-/* Blanks, word characters, categories, case and normal forms, with utf8proc. */
+/* Blanks, word characters, categories, case, normal forms and grapheme clusters, with utf8proc. */
 #include "text/unicode/unicode.h"
 
 #include "base/mem.h"
@@ -12,7 +12,7 @@ struct category {
     const char *added; /* code points of Unicode 15 and 16, as the inside of a PCRE2 class */
 };
 
-/* PCRE2 10.42 knows Unicode 14. Adding later code points makes old and new libraries agree. */
+/* PCRE2 10.42 knows Unicode 14. The added code points make it agree with later versions. */
 static const struct category CATEGORIES[] = {
     {"Lu", "\\x{1c89}\\x{a7cb}-\\x{a7cc}\\x{a7da}\\x{a7dc}\\x{10d50}-\\x{10d65}"},
     {"Ll", "\\x{1c8a}\\x{a7cd}\\x{a7db}\\x{10d70}-\\x{10d85}\\x{1df25}-\\x{1df2a}"},
@@ -76,7 +76,8 @@ bool unicode_category_class(const char *name, size_t n, struct strbuf *out)
         return true;
     }
     if (n < 1 || n > 2) return false;
-    if (n == 1 && name[0] == 'C') return false; /* unassigned code points differ by version */
+    if (n == 1 && name[0] == 'C')
+        return false; /* C has the unassigned code points, which differ between versions */
     bool known = false;
     for (size_t i = 0; i < N_CATEGORIES; i++) {
         if (strncmp(CATEGORIES[i].name, name, n) != 0) continue;
@@ -132,13 +133,13 @@ bool unicode_is_normal(enum unicode_form form, const char *text, size_t n)
     return true;
 }
 
-/* The reference library normalizes by Unicode 9. These characters were added later with a combining
- * class, a decomposition or a composition; the reference leaves them unchanged. */
 struct code_range {
     uint32_t first, last;
 };
 
 /* clang-format off */
+/* Characters newer than Unicode 9 that have a combining class, a decomposition or a composition. The
+ * tokenizers library normalizes by Unicode 9 and so leaves them unchanged. */
 static const struct code_range NEWER[] = {
     {0x7FD, 0x7FD}, {0x897, 0x89F}, {0x8CA, 0x8D3}, {0x9FE, 0x9FE}, {0xC3C, 0xC3C},
     {0xD3B, 0xD3C}, {0xEBA, 0xEBA}, {0xECE, 0xECE}, {0x1715, 0x1715}, {0x1ABF, 0x1ACE},
@@ -165,7 +166,7 @@ static const struct code_range NEWER_COMPATIBLE[] = {
     {0x1FBF0, 0x1FBF9},
 };
 
-/* Marks that are newer than Unicode 9, and characters that are no longer marks. */
+/* Marks that are newer than Unicode 9. */
 static const struct code_range NEWER_MARKS[] = {
     {0x7FD, 0x7FD}, {0x897, 0x89F}, {0x8CA, 0x8D3}, {0x9FE, 0x9FE}, {0xAFA, 0xAFF},
     {0xB55, 0xB55}, {0xC04, 0xC04}, {0xC3C, 0xC3C}, {0xCF3, 0xCF3}, {0xD00, 0xD00},
@@ -188,11 +189,12 @@ static const struct code_range NEWER_MARKS[] = {
     {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF},
     {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF},
 };
+/* Marks of Unicode 9 that are no longer marks. */
 static const struct code_range FORMER_MARKS[] = {
     {0x1CF2, 0x1CF3},
 };
 
-/* Letters that got a lower case in Unicode 16 and 17; the reference library maps them. */
+/* Letters that got a lower case in Unicode 16 and 17; the tokenizers library maps them. */
 static const struct {
     uint32_t first, last, lower;
 } NEWER_CASES[] = {
@@ -336,8 +338,8 @@ static void put_points(const int32_t *points, size_t n, struct strbuf *out)
 /* Composes n ordered points canonically and appends them as UTF-8. */
 static void compose(int32_t *points, size_t n, struct strbuf *out)
 {
-    for (size_t i = 0, end; i < n; i = end) { /* a character newer than Unicode 9 never composes
-                                                 with those before it */
+    /* each run ends before a character newer than Unicode 9, which composes with none before it */
+    for (size_t i = 0, end; i < n; i = end) {
         end = i + 1;
         while (end < n && !is_newer((uint32_t)points[end])) end++;
         const utf8proc_ssize_t n_composed = utf8proc_normalize_utf32(

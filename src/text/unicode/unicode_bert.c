@@ -1,5 +1,6 @@
 /* The character classes of BERT's normalizer and pre-tokenizer. The tokenizers library has them
- * from older versions of Unicode, so later characters are taken out of utf8proc's categories. */
+ * from older versions of Unicode. So characters that are newer are taken out of utf8proc's
+ * categories, and characters that left a category since then still belong to it. */
 #include "text/unicode/unicode.h"
 
 #include <utf8proc.h>
