@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* Fields of any encoder. */
+/* Ignored fields of any encoder. */
 static const char *const encoder_keys[] = {
     /* for training, or read by nothing */
     "attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout",
@@ -20,7 +20,7 @@ static const char *const encoder_keys[] = {
     "rms_norm_eps", "directionality",
     /* for scores; job_rank.c reads them */
     "sbert_ce_default_activation_function", "sentence_transformers"};
-/* Fields of ModernBERT. */
+/* Ignored fields of ModernBERT. */
 static const char *const modern_keys[] = {
     /* for training, for the training head, or for other programs' kernels */
     "embedding_dropout", "mlp_dropout", "initializer_cutoff_factor", "decoder_bias",

@@ -1,12 +1,12 @@
 /* Reads and checks the parts of a config that only MiMo-V2 has: twice as many KV heads in layers
- * with a window, and fields of the published file for values that transformers derives, which must
- * agree with these. Called by arch.c. */
+ * with a window, and fields of the published file that must equal the values that transformers
+ * derives from other fields. Called by arch.c. */
 #include "arch/arch_private.h"
 
 #include <string.h>
 
-/* transformers' own values for MiMo-V2. It uses them if config.json lacks rope_parameters (the
- * first three), or the eps of the norms (the last). */
+/* transformers' own values for MiMo-V2: the first three if config.json lacks rope_parameters, the
+ * last if it lacks the eps of the norms. */
 static const double FULL_THETA = 5e6, WINDOW_THETA = 1e4, ROTARY_PART = 0.334;
 static const float NORM_EPS = 1e-5f;
 

@@ -227,7 +227,8 @@ static struct status take_ling_sizes(struct arch_reading *r)
     return status_ok();
 }
 
-/* Only rules that scale RoPE read "partial_rotary_factor"; elsewhere it may say anything. */
+/* Refuses a "partial_rotary_factor" other than 1 beside a rule that scales RoPE; plain RoPE does not
+ * read it. */
 static struct status check_ling_rope(const struct arch_reading *r)
 {
     static const char key[] = "partial_rotary_factor";

@@ -130,8 +130,8 @@ struct status arch_derive_index(struct arch_reading *r);
  * latents, and refuses fields that contradict each other. Errors: STATUS_INPUT. */
 struct status arch_derive_shortcut(struct arch_reading *r);
 
-/* arch_hybrid.c. Local. For MiMo-V2: arch_derive_hybrid, before the other derivations, sets the KV
- * heads, the window and the eps of norms, and checks RoPE; arch_check_hybrid, after them, checks
+/* arch_hybrid.c. Local. For MiMo-V2: arch_derive_hybrid, before RoPE is read, sets the KV heads, the
+ * window and the eps of norms, and checks RoPE; arch_check_hybrid, after all derivations, checks
  * that the published file's own fields agree with the results. Errors: STATUS_INPUT. */
 struct status arch_derive_hybrid(struct arch_reading *r);
 struct status arch_check_hybrid(const struct arch_reading *r);

@@ -280,7 +280,7 @@ enum arch_part {
     ARCH_PARTS(PART_FLAG)
 #undef PART_FLAG
         PART_ANY_HEADS = PART_HEADS | PART_FULL_HEADS,
-    PART_ATTENTION = PART_ANY_HEADS | PART_LATENT, /* with an o of value_dim for each head */
+    PART_ATTENTION = PART_ANY_HEADS | PART_LATENT, /* o reads value_dim elements of a head */
     PART_ANY_INDEX = PART_INDEX | PART_POOL_SPARSE,
     PART_ANY_POOL = PART_POOL_SPARSE | PART_POOL_FULL,
     PART_RECURRENT = PART_DELTA | PART_APART,

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Refuses fields that shoal would read and transformers would not. */
+/* Refuses fields that shoal would read and transformers would not, and attention's biases. */
 static struct status check_unread(const struct arch_reading *r)
 {
     static const char *const keys[] = {
@@ -40,8 +40,8 @@ static struct status check_small(const struct arch_reading *r)
                        shares);
 }
 
-/* Checks the RoPE of both kinds of layers: plain, or with full attention also proportional, which
- * alone may rotate only a part of a head. */
+/* Checks the RoPE of both kinds of layers. It is plain; in layers of full attention it may also be
+ * "proportional", the only rule under which a part of a head may be without rotation. */
 static struct status check_rope(const struct arch_reading *r)
 {
     static const char *const kinds[] = {"full_attention", "sliding_attention"};
