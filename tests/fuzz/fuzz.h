@@ -53,7 +53,7 @@ void fuzz_set_verbose(void);
 /* Add a copy of the bytes, or a file below tests/, as a seed. */
 void fuzz_seed_add(struct fuzz_seeds *seeds, const char *bytes, size_t n);
 void fuzz_seed_file(struct fuzz_seeds *seeds, const char *path);
-/* The bytes of a file below tests/, from malloc, with a NUL after them. */
+/* The bytes of a file, from malloc, with a NUL after them. A relative path is below tests/. */
 struct fuzz_bytes fuzz_read(const char *path);
 
 /* A path in this process's scratch folder, valid until 8 further calls; writing a file there. */

@@ -1,9 +1,11 @@
 /* fuzz TARGET [--seed S] [--first K] [--cases N] [--seconds T] [--case-seconds T] [--out DIR]
  *
- * Runs every file of tests/fuzz/regress/TARGET, then the cases K..K+N of seed S (or as many as fit
- * into T seconds), in child processes. A crash, a hang or a leak becomes a file in DIR.
+ * Runs every file of tests/fuzz/regress/TARGET, then N cases of seed S from case K on (or as many
+ * as fit into T seconds), in child processes. The input of a crash, hang or leak becomes a file in
+ * DIR.
  *
- * fuzz TARGET FILE...   runs only those inputs, in this process (for gdb)
+ * fuzz TARGET FILE...   runs only those inputs, in this process (for gdb); a relative path is below
+ *                       tests/
  * fuzz --list           lists the targets */
 #include "base/log.h"
 #include "fuzz/fuzz.h"

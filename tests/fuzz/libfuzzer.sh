@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # libfuzzer.sh PROGRAM SECONDS FOLDER [TARGET...]: runs libFuzzer on each target for that many
-# seconds; without targets, on all. FOLDER/TARGET keeps the inputs that reach new paths;
+# seconds; without targets, on those listed below. FOLDER/TARGET keeps the inputs that reach new paths;
 # FOLDER/TARGET-crash-* (-leak-, -timeout-, -oom-) are inputs that failed and should become files of
 # fuzz/regress/TARGET.
 set -u

@@ -66,7 +66,7 @@ static void check_error(enum http_status status, const char *code, const char *m
     strbuf_fini(&s);
 }
 
-/* The tokens of the answer: some text, characters of several bytes, and bytes that are none. */
+/* The tokens of the answer: ASCII, characters of several bytes, and bytes that are no UTF-8. */
 static int32_t token_at(struct request *r, int32_t i)
 {
     static const unsigned char text[] = "a lazy \xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80 \xFF\xC3 stop";

@@ -1,4 +1,5 @@
-/* Target: a file of expert loads; an accepted one is dealt to three ranks, with two copies. */
+/* Target: a file of expert loads. By an accepted one, experts are placed on three ranks, with two
+ * copies. */
 #include "fuzz/fuzz.h"
 
 #include "base/mem.h"

@@ -219,7 +219,7 @@ struct shape {
     uint64_t dims[3]; /* as the file has them: the elements of a row first; 0: no such dimension */
 };
 
-/* Keys and tensors that every seed has. */
+/* Keys that every seed has. */
 static const struct key common_keys[] = {{"block_count", 1},          {"context_length", 64},
                                          {"embedding_length", 32},    {"feed_forward_length", 16},
                                          {"attention.head_count", 2}, {NULL, 0}};

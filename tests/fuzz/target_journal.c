@@ -16,7 +16,7 @@ static const char *const words[] = {JOURNAL_MAGIC, "checkpoint=1\n", "--seed=5\n
 
 enum { N_LINES = 24, RECORDS_MAX = 256 };
 
-/* By line: the rows and partial tokens that the seeds hold. */
+/* Hashes (hit_sum) of all rows and partial tokens that the seeds hold. */
 static uint64_t known[RECORDS_MAX];
 static size_t n_known;
 
@@ -112,7 +112,7 @@ static void begin(struct fuzz_seeds *seeds)
     make_seed(seeds, 3);
 }
 
-/* Reads everything that the journal holds; each row must be one that was written. */
+/* Reads everything that the journal holds; if is_strict, it must be what a seed holds. */
 static void read_lines(struct journal *j, bool is_strict)
 {
     for (uint64_t line = 1; line <= N_LINES + 8; line++) {

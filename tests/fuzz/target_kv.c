@@ -19,7 +19,7 @@ static const char *const words[] = {"shoalkv1",         "\x18\0\0\0\0\0\0\0", "\
 
 /* --- the store ---------------------------------------------------------------------------- */
 
-/* The file's index without its layers and sums, as the comment of kv_store.c describes it. */
+/* HEADER: bytes of struct store_header in kv_store.c; AT_COUNTS: offset of its n_layers. */
 enum { N_LAYERS = 3, N_HEADS = 2, HALF = 24, HEADER = 48, AT_COUNTS = 24 };
 enum { PART = N_LAYERS * 2 * N_HEADS * HALF, HERE = (N_LAYERS - 1) * 2 * (N_HEADS - 1) * HALF };
 

@@ -131,7 +131,6 @@ static bool run_index(const char *bytes, size_t n)
     fuzz_write(fuzz_scratch("model.safetensors.index.json"), bytes, n);
     const struct status st = safetensors_open(fuzz_scratch(""), &s);
     const bool taken = status_failed(&st) ? fuzz_refused(&st) : true;
-    /* an accepted index names exactly the tensors of the shards */
     FUZZ_CHECK(!taken || safetensors_count(s) >= 1, "an empty index");
     for (size_t i = 0; taken && i < safetensors_count(s); i++) {
         char out[DATA_BYTES];

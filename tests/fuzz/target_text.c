@@ -112,8 +112,8 @@ static bool run_tokenizer(const char *bytes, size_t n)
     return true;
 }
 
-/* A vocabulary of characters instead of bytes: every normalizer, Metaspace, byte fallback, a chain
- * of decoders. */
+/* A vocabulary of characters instead of bytes: a chain of normalizers, Metaspace, byte fallback, a
+ * chain of decoders. */
 static const char SMALL_CHARS[] =
     "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true},"
     "{\"id\":9,\"content\":\"E\xCC\x81x\",\"normalized\":true,\"lstrip\":true,\"special\":false}],"
@@ -255,7 +255,7 @@ static const char *const chat_words[] = {"{%- if ",
 
 static struct js_doc *conversations[3];
 
-/* U+E000 occurs only in the conversations; in the output it marks text of users. */
+/* U+E000 in the conversations; in the output it marks text of users. */
 #define MARK "\xEE\x80\x80"
 static const char *const conversation_texts[] = {
     "{\"messages\":[{\"role\":\"system\",\"content\":\" Be " MARK ". \"},{\"role\":\"user\","

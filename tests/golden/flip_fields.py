@@ -3,8 +3,8 @@
 
 A field that changes what transformers computes must change what shoal computes in the same way, or
 shoal must refuse the file; and a field that transformers does not read must change nothing, or be
-refused. Prints one line for each change where neither holds, and a count. Needs torch, transformers
-and h5py; no part of the tests.
+refused. Prints one line for each change where neither holds, or which only shoal runs, and counts.
+Needs torch, transformers and h5py; no part of the tests.
 usage: flip_fields.py SHOAL MODEL...     MODEL: a folder of tests/golden/models
 """
 import json

@@ -27,7 +27,7 @@ def publish_gemma3(config):
 
 
 MODELS = {
-    # dense, grouped queries, own head, shards with an index
+    # dense, grouped queries, untied, shards with an index
     "llama-gqa": dict(
         cls=LlamaForCausalLM, dtype=torch.bfloat16, shard="150KB",
         config=lambda: LlamaConfig(
@@ -92,7 +92,7 @@ MODELS = {
             vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
             num_attention_heads=16, num_key_value_heads=4, head_dim=100, rms_norm_eps=1e-6,
             rope_theta=10000.0, tie_word_embeddings=False, **COMMON)),
-    # biases of q, k and v, tied, heads not a divisor of the width
+    # biases of q, k and v, tied, three query heads for each KV head
     "qwen2": dict(
         cls=Qwen2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
         config=lambda: Qwen2Config(
@@ -107,7 +107,7 @@ MODELS = {
             num_attention_heads=4, num_key_value_heads=4, rms_norm_eps=1e-6,
             use_sliding_window=True, sliding_window=40, max_window_layers=1,
             tie_word_embeddings=False, **COMMON)),
-    # a window that ends inside a tile, two tiles long; then a short one, tied
+    # a window that ends inside its second tile; then a short one, tied
     "mistral": dict(
         cls=MistralForCausalLM, dtype=torch.bfloat16, prompts=(7, 190),
         config=lambda: MistralConfig(
@@ -291,7 +291,7 @@ MODELS = {
             rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0,
                               attention_factor=1.1386, original_max_position_embeddings=128),
             tie_word_embeddings=True, **COMMON)),
-    # softcaps that bite on scores and logits, norms around attention and FFN, GEGLU, a window in the
+    # softcaps that change scores and logits, norms around attention and FFN, GEGLU, a window in the
     # even layers
     "gemma2": dict(
         cls=Gemma2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST, less_one=True,
@@ -301,7 +301,7 @@ MODELS = {
             query_pre_attn_scalar=6, sliding_window=20, attn_logit_softcapping=6.0,
             final_logit_softcapping=9.0, tie_word_embeddings=True,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
-    # no softcap, heads of 24 elements, biases of q, k, v and o, own head
+    # no softcap, heads of 24 elements, biases of q, k, v and o, untied
     "gemma2-plain": dict(
         cls=Gemma2ForCausalLM, dtype=torch.float16, prompts=SHORTEST, less_one=True,
         nulls=["attn_logit_softcapping", "final_logit_softcapping"],
@@ -386,7 +386,7 @@ MODELS = {
             num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5,
             tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=5e5),
             **COMMON)),
-    # biases everywhere, own head
+    # biases everywhere, untied
     "ernie4_5-bias": dict(
         cls=Ernie4_5ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
         config=lambda: Ernie4_5Config(
@@ -403,7 +403,7 @@ MODELS = {
             tie_word_embeddings=True,
             rope_parameters=dict(
                 rope_type="dynamic", rope_theta=1e4, alpha=1000.0, factor=1.0), **COMMON)),
-    # biases of q, k, v and o, own head, plain rotation
+    # biases of q, k, v and o, untied, plain rotation
     "hunyuan-bias": dict(
         cls=HunYuanDenseV1ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
         config=lambda: HunYuanDenseV1Config(
@@ -419,7 +419,7 @@ MODELS = {
             vocab_size=272, hidden_size=80, intermediate_size=216, num_hidden_layers=3, num_attention_heads=5,
             num_key_value_heads=5, rms_norm_eps=1e-5, tie_word_embeddings=True,
             rope_parameters=dict(rope_type="default", rope_theta=500000.0), **LONG_CONTEXT)),
-    # biases of q, k, v and o, grouped queries, heads of 24 elements, own head, an inner width that 16 does not divide
+    # biases of q, k, v and o, grouped queries, heads of 24 elements, untied, an inner width that 16 does not divide
     "bitnet-bias": dict(
         cls=BitNetForCausalLM, dtype=torch.float32, prompts=LONGEST, generated=True, tokenizer="qwen3-next", every=11,
         config=lambda: BitNetConfig(

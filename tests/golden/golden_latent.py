@@ -15,7 +15,7 @@ MODELS = {
             num_key_value_heads=4, q_lora_rank=48, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16,
             v_head_dim=32, rms_norm_eps=1e-6, rope_parameters=dict(rope_type="default", rope_theta=1.6e6),
             tie_word_embeddings=True, **LONG_CONTEXT)),
-    # q in one step, heads of q and v unlike, YaRN over halves, untied
+    # q in one step, heads of q and v of unlike widths, YaRN, rotation by halves, untied
     "youtu-yarn": dict(
         cls=YoutuForCausalLM, dtype=torch.float32, prompts=(70, 668), generated=True, tokenizer="qwen3-next", every=11,
         config=lambda: YoutuConfig(
@@ -37,7 +37,7 @@ MODELS = {
             rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32,
                                  beta_slow=1, mscale=0.707, mscale_all_dim=0.707,
                                  original_max_position_embeddings=64), **COMMON)),
-    # q through a latent, the best groups by their best expert, scaled; heads of q and v unlike
+    # q through a latent, the best groups by their best expert, scaled; heads of q and v of unlike widths
     "deepseek-v2": dict(
         cls=DeepseekV2ForCausalLM, dtype=torch.float16, prompts=SHORTER,
         config=lambda: DeepseekV2Config(
@@ -73,7 +73,7 @@ MODELS = {
             topk_group=1, routed_scaling_factor=1.5, norm_topk_prob=True,
             first_k_dense_replace=1, rms_norm_eps=1e-6, tie_word_embeddings=False,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
-    # experts alone: nothing that all tokens pass
+    # no shared expert
     "deepseek-v3-unshared": dict(
         cls=DeepseekV3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, drop=".shared_experts.",
         config=lambda: DeepseekV3Config(
@@ -121,7 +121,7 @@ MODELS = {
             q_lora_rank=48, qk_rope_head_dim=16, v_head_dim=32, qk_nope_head_dim=24, n_group=1,
             topk_group=1, norm_topk_prob=True, rms_norm_eps=1e-2, tie_word_embeddings=False,
             rope_parameters=dict(rope_type="default", rope_theta=1e6), **COMMON)),
-    # dense layers by their list, two groups of experts, weights as they are, halves rotated, tied
+    # dense layers by their list, two groups of experts, weights not renormalised, rotation by halves, tied
     "glm4-moe-lite-list": dict(
         cls=Glm4MoeLiteForCausalLM, dtype=torch.float16, prompts=SHORTER,
         config=lambda: Glm4MoeLiteConfig(
@@ -144,7 +144,7 @@ MODELS = {
             rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=25.6, beta_fast=32.0, beta_slow=1.0,
                                  mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=20,
                                  llama_4_scaling_beta=0.3), **COMMON)),
-    # q in one step, a dense first layer, weights as they are, scaled, halves rotated, tied
+    # q in one step, a dense first layer, weights scaled, not renormalised, rotation by halves, tied
     "mistral4-dense": dict(
         cls=Mistral4ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
         config=lambda: Mistral4Config(

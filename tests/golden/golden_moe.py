@@ -147,8 +147,8 @@ MODELS = {
             mlp_layer_types=["dense", "dense", "sparse", "sparse"], first_k_dense_replace=2, rms_norm_eps=1e-6,
             tie_word_embeddings=True, rope_parameters=dict(
                 rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=256), **LONG_CONTEXT)),
-    # chunks that end inside tiles, a layer without RoPE whose q grows, pairs rotated and normed, every second
-    # layer with one expert that reads weighed rows
+    # chunks that end inside tiles, a layer without RoPE whose q grows, neighbouring elements rotated, norms of q and k
+    # after RoPE, in every second layer one chosen expert whose input is multiplied by the router's weight
     "llama4": dict(
         cls=Llama4ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
         config=lambda: Llama4TextConfig(
@@ -172,8 +172,8 @@ MODELS = {
             no_rope_layers=[1, 0, 1], attn_temperature_tuning=False, use_qk_norm=False, attention_bias=True,
             rms_norm_eps=1e-6, tie_word_embeddings=False,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
-    # sinks, windows in every other layer, YaRN, biases everywhere, a clamp that bites; bf16 experts
-    # stored input by input, an expert width with a tail leaf
+    # sinks, windows in every other layer, YaRN, biases everywhere, a clamp that changes values; bf16
+    # experts stored input by input, an expert width whose last leaf is shorter
     "gpt-oss": dict(
         cls=GptOssForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
         config=lambda: GptOssConfig(
@@ -202,7 +202,7 @@ MODELS = {
             num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=8,
             num_experts_per_tok=2, rms_norm_eps=1e-5, rope_theta=1e6, sliding_window=None,
             tie_word_embeddings=False, **COMMON)),
-    # head_dim apart from hidden / heads, top 3 renormalised, f32, an expert width with a tail leaf
+    # head_dim apart from hidden / heads, top 3 renormalised, f32, an expert width whose last leaf is shorter
     "qwen3-moe": dict(
         cls=Qwen3MoeForCausalLM, dtype=torch.float32,
         config=lambda: Qwen3MoeConfig(
@@ -291,7 +291,7 @@ MODELS = {
             attention_multiplier=0.3, logits_scaling=6.0, rms_norm_eps=1e-6,
             tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e4),
             **COMMON)),
-    # some multipliers, own head, an odd number of experts
+    # some multipliers, untied, an odd number of experts
     "granite-moe-untied": dict(
         cls=GraniteMoeForCausalLM, dtype=torch.float32, prompts=SHORTER,
         config=lambda: GraniteMoeConfig(
@@ -323,7 +323,7 @@ MODELS = {
             use_qk_norm=True, attention_bias=True, rms_norm_eps=1e-5, tie_word_embeddings=True,
             rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
             **COMMON)),
-    # neither norms nor biases nor dense layers; weights as they are, tied
+    # no norms of q and k, no biases, no dense layer; weights not renormalised, tied
     "glm4-moe-plain": dict(
         cls=Glm4MoeForCausalLM, dtype=torch.float16, prompts=SHORTER,
         config=lambda: Glm4MoeConfig(
@@ -366,7 +366,7 @@ MODELS = {
             routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1,
             sliding_window=None, rms_norm_eps=1e-5, tie_word_embeddings=False,
             rope_parameters=dict(rope_type="default", rope_theta=1e7), **COMMON)),
-    # two groups of experts, weights as they are, a window in the upper layer, biases, tied
+    # two groups of experts, weights not renormalised, a window in the upper layer, biases, tied
     "dots1-window": dict(
         cls=Dots1ForCausalLM, dtype=torch.float16, prompts=SHORTER,
         config=lambda: Dots1Config(
@@ -407,7 +407,7 @@ MODELS = {
             moe_num_experts=8, moe_num_shared_experts=2, moe_layer_start_index=1,
             rms_norm_eps=1e-5, tie_word_embeddings=True,
             rope_parameters=dict(rope_type="default", rope_theta=5e5), **COMMON)),
-    # experts in every second layer up to the third, no shared ones, own head
+    # experts in every second layer up to the third, no shared ones, untied
     "ernie4_5-moe-range": dict(
         cls=Ernie4_5_MoeForCausalLM, dtype=torch.float16, prompts=SHORTEST,
         config=lambda: Ernie4_5_MoeConfig(
@@ -425,7 +425,7 @@ MODELS = {
             num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=6,
             moe_topk=3, rms_norm_eps=1e-5, tie_word_embeddings=True,
             rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, alpha=50.0, factor=1.0), **COMMON)),
-    # choices as a list with a number for each layer, one expert of five, own head
+    # choices as a list with a number for each layer, two of five experts, untied
     "hunyuan-moe-list": dict(
         cls=HunYuanMoEV1ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
         config=lambda: HunYuanMoEV1Config(
@@ -443,7 +443,7 @@ MODELS = {
             residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=4.0,
             rms_norm_eps=1e-6, tie_word_embeddings=True,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
-    # no shared expert, biases, own head
+    # no shared expert, biases, untied
     "granite-moe-unshared": dict(
         cls=GraniteMoeSharedForCausalLM, dtype=torch.float16, prompts=SHORTEST,
         config=lambda: GraniteMoeSharedConfig(
@@ -452,7 +452,8 @@ MODELS = {
             num_local_experts=4, num_experts_per_tok=3, residual_multiplier=0.5,
             attention_bias=True, rms_norm_eps=1e-5, tie_word_embeddings=False,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
-    # the sparse mixer with rivals that often count, layer norms, biases of attention and of the head
+    # the sparse mixer with a jitter noise at which further experts often enter a softmax, layer norms, biases of
+    # attention and of the head
     "phimoe": dict(
         cls=PhimoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
         config=lambda: PhimoeConfig(

@@ -36,7 +36,7 @@ class Prediction:
         return [self.join, *self.layer.parameters(), *(p for n in self.norms.values() for p in n.parameters())]
 
     def logits(self, ids):
-        """Row i: of the token after ids[i + 1]."""
+        """Row i: the logits of the token after ids[i + 1]."""
         model = self.model.model
         with torch.no_grad():
             rows = model(torch.tensor([ids[:-1]])).last_hidden_state
@@ -51,7 +51,7 @@ class Prediction:
         return self.model.lm_head(self.norms["shared_head.norm"](x))[0]
 
     def count_right(self, goldens):
-        """The guesses of the answers' tokens, from the second on, that are right, and all of them."""
+        """Guesses the answers' tokens from the second on; returns the number of right guesses, and that of all."""
         found = [(g["ids"][len(g["prompt"]) + 1:], self.logits(g["ids"])[len(g["prompt"]) - 1:-1].argmax(-1).tolist())
                  for g in goldens]
         pairs = [pair for wanted, guesses in found for pair in zip(wanted, guesses)]
@@ -78,7 +78,9 @@ class Prediction:
                 p.requires_grad_(False)
 
     def guess(self, goldens, dtype):
-        """Sets the guesses of each golden: of the answer's tokens from the second on. False: one is too close."""
+        """Sets the guesses of each golden: of the answer's tokens from the second on. False: two logits are too close, or
+        depends_on_all is false.
+        """
         for p in self.parameters():
             p.copy_(p.to(dtype).to(torch.float32))
         for g in goldens:

@@ -94,7 +94,7 @@ MODELS = {
             linear_attn_config=dict(full_attn_layers=[4], head_dim=32, kda_layers=[1, 2, 3], num_heads=4,
                                     short_conv_kernel_size=4), tie_word_embeddings=False, **KIMI_COMMON)),
     # as transformers writes it: lists of layers, attention first, q in two steps, odd heads, three taps, two groups of
-    # experts, weights as they are, another norm's eps
+    # experts, weights not renormalised, another norm's eps
     "kimi-linear-odd": dict(
         cls=KimiLinearForCausalLM, dtype=torch.float32, prompts=(5, 300), generated=True, tokenizer="qwen3-next",
         every=11,
@@ -130,7 +130,7 @@ MODELS = {
             short_conv_kernel_size=4, kda_safe_gate=True, kda_lower_bound=-5.0, tie_word_embeddings=False,
             **KIMI_COMMON)),
     # as transformers writes it: lists of layers, attention first, q in one step, other heads in the delta rule, three
-    # taps, decays without a bound, weights as they are, YaRN, another norm's eps
+    # taps, decays without a bound, weights not renormalised, YaRN, another norm's eps
     "ling3-odd": dict(
         cls=BailingHybridForCausalLM, dtype=torch.float32, prompts=(5, 300), generated=True, tokenizer="qwen3-next",
         every=11, fields=dict(first_k_dense_replace=None, rope_theta=None),
@@ -166,7 +166,7 @@ MODELS = {
             layer_types=["full_attention", "linear_attention", "linear_attention"], mamba_n_heads=6, mamba_n_groups=3,
             mamba_d_state=20, mamba_d_head=12, mamba_d_conv=3, mamba_expand=3, mamba_conv_bias=False,
             residual_multiplier=0.7, attention_multiplier=0.3, tie_word_embeddings=False, **LONG_CONTEXT)),
-    # a layer is a scan, attention or an FFN; as published: a pattern, two groups, relu2, a bound that JSON lacks
+    # a layer is a scan, attention or an FFN; as published: a pattern, two groups, relu2, a bound (Infinity) that JSON lacks
     "nemotron-h": dict(
         cls=NemotronHForCausalLM, dtype=torch.bfloat16, prompts=(5, 200),
         fields=dict(layers_block_type=None, hybrid_override_pattern="M-M*-M", num_hidden_layers=6,
@@ -186,7 +186,7 @@ MODELS = {
             n_groups=2, ssm_state_size=16, conv_kernel=4, layer_norm_epsilon=1e-5, n_routed_experts=6,
             num_experts_per_tok=2, moe_intermediate_size=16, moe_shared_expert_intermediate_size=32,
             routed_scaling_factor=2.5, norm_topk_prob=False, tie_word_embeddings=False, **LONG_CONTEXT)),
-    # an FFN first, padded heads, heads of a group each, three taps without a bias
+    # an FFN first, padded heads, one scan head in each group, three taps without a bias
     "nemotron-h-odd": dict(
         cls=NemotronHForCausalLM, dtype=torch.float16, prompts=OVER_BORDERS, fields=NO_EXPERTS,
         config=lambda: NemotronHConfig(

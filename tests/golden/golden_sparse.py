@@ -6,7 +6,7 @@ from transformers import (DeepseekV32Config, DeepseekV32ForCausalLM, DeepseekV4C
 from golden_common import COMMON, LONG_CONTEXT, LONGEST
 
 MODELS = {
-    # as published: neither list of layers, YaRN, groups of experts; fewer positions than a tile
+    # as published: neither list of layers, YaRN, groups of experts; the index chooses fewer positions than a tile
     "deepseek-v32": dict(
         cls=DeepseekV32ForCausalLM, dtype=torch.bfloat16, prompts=(5, 135),
         fields=dict(mlp_layer_types=None, layer_types=None, topk_method="noaux_tc", scoring_func="sigmoid"),
@@ -19,7 +19,7 @@ MODELS = {
             tie_word_embeddings=False, index_topk=40, index_n_heads=8, index_head_dim=32,
             rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32, beta_slow=1,
                                  mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=128), **COMMON)),
-    # more positions than a tile, an index head that is rotated as a whole, tied, lists of layers
+    # the index chooses more positions than a tile, an index head that is rotated as a whole, tied, lists of layers
     "deepseek-v32-tied": dict(
         cls=DeepseekV32ForCausalLM, dtype=torch.float16, prompts=(5, 225),
         config=lambda: DeepseekV32Config(

@@ -85,7 +85,7 @@ def train_roberta():
 
 
 def train_modern():
-    """A byte-level BPE with what else ModernBERT's tokenizer has."""
+    """A byte-level BPE with the other parts of ModernBERT's tokenizer."""
     bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
     bpe.normalizer = tokenizers.normalizers.NFC()
     bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -114,7 +114,7 @@ def publish_modern(hf):
 
 
 def train_wordpiece():
-    """WordPiece with everything else as BERT has it."""
+    """WordPiece with the other parts of BERT's tokenizer."""
     pieces = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     pieces.normalizer = tokenizers.normalizers.BertNormalizer()
     pieces.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
@@ -195,7 +195,7 @@ def write_model(name):
 
 
 def load(name, cls, **fields):
-    """The weights of a model above in another class; what that class has besides is random."""
+    """The weights of a model above in another class, whose own weights are random."""
     hf = HERE / "embed" / name / "hf"
     config = transformers.AutoConfig.from_pretrained(hf)
     config.update(fields)
@@ -260,8 +260,8 @@ ABSENT = ("attention_bias", "classifier_activation", "classifier_bias", "classif
 
 
 def unbiased(base):
-    """A cross-encoder without its biases and the fields of its head, which so have their defaults. The test makes the
-    same checkpoint from that of `base`.
+    """The cross-encoder `base` without biases, except the classifier's, and without the fields ABSENT, which then have
+    their defaults. The test makes the same checkpoint from that of `base`.
     """
     hf = HERE / "embed" / base["name"]
     fields = json.loads((hf / "config.json").read_text())

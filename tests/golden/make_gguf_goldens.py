@@ -98,7 +98,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
 
 
 def weights(rng, arch):
-    """Random weights under Hugging Face's names in f16; norms are f32."""
+    """Random weights under Hugging Face's names in f16; norms, biases and sinks are f32."""
     def w(*shape):
         return rng.standard_normal(shape).astype(np.float16)
 

@@ -30,12 +30,12 @@ from golden_predict import Prediction
 from logits_file import pack_logits
 
 HERE = Path(__file__).resolve().parent
-PROMPT_LENGTHS = (5, 37, 130)  # the last one crosses two tiles of 64 positions
+PROMPT_LENGTHS = (5, 37, 130)  # the last one crosses two borders of tiles of 64 positions
 N_DECODE = 32
 GAP_LEAST = 2e-3  # relative to the largest logit; a greedy choice must not depend on rounding
-INDEX_GAP_LEAST = 5e-6  # between the last chosen and the first rejected position, in a row's largest score
-ROUNDING_GAP_LEAST = 2e-5  # between an activation that is rounded to 8 bits, in such steps, and the middle of two
-ROUTER_GAP_LEAST = 1e-4  # between the last chosen and the first rejected router logit
+INDEX_GAP_LEAST = 5e-6  # between the last chosen and the first rejected position, relative to the row's largest score
+ROUNDING_GAP_LEAST = 2e-5  # between an activation and the middle of two 8-bit steps, in steps
+ROUTER_GAP_LEAST = 1e-4  # between the keys (routing_keys) of the last chosen and the first rejected expert
 TEXT = ("the quick brown fox jumps over the lazy dog and a shoal of small fish swims in the sea, "
         "each one near the others, none of them leading; when one turns, they all turn. ") * 4
 
@@ -162,7 +162,7 @@ def edit_config(hf, **fields):
 
 
 def write_null(hf, key):
-    """Sets a field to null. transformers leaves such a field out, and reads its default from the file."""
+    """Sets a field to null. transformers does not write a field that is None, and reads a missing one as its default."""
     config = json.loads((hf / "config.json").read_text())
     config[key] = None
     (hf / "config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -4,8 +4,8 @@
 Each case NAME gets
   hf/            config.json with quantization_config, model.safetensors
   golden.json    XXH3-128 of every weight as the maker's own code dequantizes it (in the model's type),
-                 versions; tokens of one sequence
-  logits.0.i24   transformers' logits in f32 with those weights: [T, V] (logits_file.py)
+                 versions
+  logits.0.i24   transformers' logits of a sequence in f32 with those weights: [T, V] (logits_file.py)
   sequences.jsonl  that sequence: input of `shoal score`
 mxfp4 and dsv4 have no logits: their tensors are those of other families than the Llama here.
 
@@ -55,7 +55,7 @@ def weights(seed, dtype):
 
 
 def ranges(w, group):
-    """The smallest and the largest value of each group, both including 0: [out, groups]."""
+    """The smallest value of each group, at most 0, and the largest, at least 0: [out, groups]."""
     parts = w.float().reshape(w.shape[0], -1, group)
     return parts.amin(-1).clamp(max=0), parts.amax(-1).clamp(min=0)
 

@@ -5,7 +5,7 @@ the logits of the models with them.
 Runs peft and transformers alone (torch, f32 on the CPU), never shoal. Each adapter gets
   hf/          adapter_config.json and adapter_model.safetensors, as peft saves them
   logits.i24   [T, V] (logits_file.py), row t = logits after token t
-  golden.json  the model, the T token ids, the largest logit, and how far the adapter moves a logit
+  golden.json  the model, the T token ids, the largest logit, and how far the adapter moves a logit of each row
 Weights are rounded to the stored type first; the logits are computed in f32 from the rounded ones.
 usage: make_lora_goldens.py [NAME...]      needs torch, transformers and peft (0.21.2)
 """
@@ -29,7 +29,7 @@ from make_goldens import ROUTER_GAP_LEAST, router_gaps
 HERE = Path(__file__).resolve().parent
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LINEARS = [*ATTENTION, "gate_proj", "up_proj", "down_proj"]
-MOVES_LEAST = 0.1  # the least change of a logit, relative to the largest one
+MOVES_LEAST = 0.1  # the least change of the logit that changes most in a row, relative to the largest one
 
 ADAPTERS = {
     # patterns: a linear with another rank, and linears with another alpha

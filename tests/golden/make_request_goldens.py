@@ -3,8 +3,8 @@
 penalties, biases, min_p, minimum lengths, log-probabilities and beam search.
 
 Runs transformers alone (torch, f32 on the CPU), never shoal. Each case is the fields of a request
-line and its expected result. Frequency and presence penalties are not in transformers: they are
-three lines here, over its logits. Cases whose choices hang on less than GAP_LEAST are refused.
+line and its expected result. transformers has no frequency and presence penalties: the class
+Frequency applies them to its logits. Cases whose choices hang on less than GAP_LEAST are refused.
 usage: make_request_goldens.py
 """
 import json

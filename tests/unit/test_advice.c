@@ -68,7 +68,7 @@ static void communication_is_named(void)
     f.experts_cross_hosts = true;
     f.ep = 4;
     expect(&f, "exchange", 1 / 0.7, "--ep 2");
-    f.ranks_of_host = 4; /* the group would be inside a host: this cannot help */
+    f.ranks_of_host = 4; /* the group fits in a host: a smaller --ep cannot help */
     struct advice all[ADVICE_MAX];
     CU_ASSERT_EQUAL(advice_of(&f, all), 0);
 }
@@ -115,7 +115,7 @@ static void waiting_is_named(void)
     expect(&f, "slow machine", 2, "shoal diagnose");
 }
 
-/* The draft model's time is no planning. */
+/* The draft model's time does not count as planning. */
 static void drafting_is_named_apart(void)
 {
     struct advice_facts f = healthy();

@@ -1,4 +1,4 @@
-/* Makes the n-th allocation fail, for every n until no allocation fails, in all code that reads
+/* Makes the n-th allocation fail, for many n until no allocation fails, in code that reads
  * untrusted bytes or runs at the start of a job. The code must return STATUS_MEMORY, must not crash
  * and, under AddressSanitizer, must not leak. The suites of the lead, checkpoint, convert, layout,
  * quantize, topology and engine have sweeps of their own. */
@@ -253,7 +253,7 @@ static struct status keep_journal(void)
     const char *path = scratch("journal");
     const struct journal_options o = {.path = path, .settings = "a=1\n", .session = "a test"};
     unlink(path);
-    for (int i = 0; i < 2; i++) { /* a new entry, then the same one again */
+    for (int i = 0; i < 2; i++) { /* a new journal, then the same one opened again */
         const struct journal_record r = {
             .type = JOURNAL_ROW, .line = 1 + (uint64_t)i, .bytes = "{}\n", .n_bytes = 3};
         struct journal_hit hit;
@@ -304,7 +304,7 @@ static struct status make_pools(void)
 {
     struct block_pool blocks = {0};
     struct prefix_cache prefixes = {0};
-    const struct kern_table host = {0}; /* the code under test uses only the memory of the table */
+    const struct kern_table host = {0}; /* no device: blocks are in the memory of the host */
     const struct kv_shape shape = {
         .n_layers = 2, .n_blocks = 3, .n_kv_heads = 2, .head_dim = 16, .dtype = DTYPE_F16};
     struct kv_pool *kv = NULL;

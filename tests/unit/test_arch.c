@@ -303,7 +303,7 @@ static void implementations_that_differ_are_not_guessed(void)
                     STATUS_OK);
     CU_ASSERT_EQUAL(m.moe.router.n_groups, 0);
     refuse(DEEPSEEK_V2, "\"norm_topk_prob\": expected true or false");
-    refuse(OF("MistralForCausalLM"), "sliding_window"); /* others assume 4096 */
+    refuse(OF("MistralForCausalLM"), "sliding_window"); /* other programs assume 4096 */
     refuse(OF("Qwen3ForCausalLM") ",\"use_sliding_window\":true", "sliding_window");
     refuse(OF("GraniteForCausalLM") ",\"clip_qkv\":8.0", "clip_qkv");
     refuse(DEEPSEEK_V2 ",\"norm_topk_prob\":1", "true or false");

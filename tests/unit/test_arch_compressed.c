@@ -132,19 +132,19 @@ static void ranks_divide_groups(void)
     CU_ASSERT_EQUAL(shape.per_row[WORKSPACE_POOL_KV], 1024);
     CU_ASSERT_EQUAL(shape.per_row[WORKSPACE_O_WIDE], 24 * 512);
     CU_ASSERT(shape.code_inputs >= 3 * 8 * 512);
-    /* a block's entries, 16 of 512 elements with keys of 128, take a quarter of that per token */
+    /* a block of 64 tokens has 16 entries of 512 elements, with keys of 128 */
     CU_ASSERT_EQUAL(arch_beside_dim(&m), 160);
     const struct layout_memory memory =
         layout_memory_of(l, layout_place_of(l, 0), (struct layout_kv){.element_bytes = 2}, 64);
     CU_ASSERT_EQUAL(memory.state_bytes, 4 * 4 * 6 * (512 + 128));
-    const struct kv_groups groups = kv_groups_of(l); /* each with a layer that has entries */
+    const struct kv_groups groups = kv_groups_of(l); /* each has a layer with entries */
     CU_ASSERT_EQUAL(memory.kv_block_bytes, 64 * 2 * (512 + 160) * kv_groups_layers(&groups, l, 0));
     free(l);
 }
 
 enum { ENTRY_DIM = 32, KEY_DIM = 16, RATE_MOST = 256, CANARY_BYTES = 1 << 16 };
 
-/* Makes the entries of one block, or their index keys, all of ones. */
+/* Makes the entries of one block, or their index keys, from values that are all 1. */
 static void make_block(const struct kern_table *k, const struct entry_view *to, bool is_index)
 {
     static float v[RATE_MOST * ENTRY_DIM], z[RATE_MOST * ENTRY_DIM], norm[ENTRY_DIM];
@@ -268,7 +268,7 @@ static void short_rows_are_gathered_together(void)
     CU_ASSERT(workspace_index_of(&m, 64).n_tiles == 10 && workspace_index_of(&m, 64).n_gather > 20);
 }
 
-/* Replaces the first `from` in the published config. */
+/* Parses `text` with the first `from` replaced by `to`. */
 static struct status parse_with(const char *text, const char *from, const char *to, struct arch *m)
 {
     char copy[4096];
@@ -318,7 +318,7 @@ static void other_configs_are_refused(void)
     }
 }
 
-/* One group of experts is as none, whatever the method's name. */
+/* One group of experts counts as none, although topk_method names a choice by groups. */
 static void one_group_is_none(void)
 {
     struct arch m;

@@ -39,7 +39,7 @@ static void published_model_has_its_sizes(void)
     CU_ASSERT_EQUAL(arch_dim_size(&m, DIM_Q), 16 * 512);
     CU_ASSERT_EQUAL(arch_dim_size(&m, DIM_DELTA_QKVZ), 12288);
     CU_ASSERT_EQUAL(arch_dim_size(&m, DIM_DELTA_BA), 64);
-    /* 80 billion parameters, 3 of them for each token */
+    /* 80 billion parameters, 3 billion of them for each token */
     CU_ASSERT(arch_params(&m) > 79.6e9 && arch_params(&m) < 79.8e9);
     CU_ASSERT(arch_token_params(&m) > 3.0e9 && arch_token_params(&m) < 3.5e9);
 }
@@ -125,7 +125,7 @@ static void parts_of_a_tensor_are_found(void)
     CU_ASSERT_EQUAL(n_found, 3);
 }
 
-/* The published config with `from` replaced, parsed; the error must contain `wanted`. */
+/* Parses the published config with `from` replaced by `to`; the error must contain `wanted`. */
 static void refuse(const char *from, const char *to, const char *wanted)
 {
     char text[2 * sizeof published];

@@ -23,7 +23,7 @@ static void the_published_model_has_its_sizes(void)
     CU_ASSERT_EQUAL_FATAL(parse(BERT("")).code, STATUS_OK);
     CU_ASSERT(m.norm_eps == 1e-12f && m.n_types == 2 && m.encoder && m.gate == GATE_GELU);
     CU_ASSERT(m.attn.qkv_bias && m.attn.o_bias && m.attn.query_dim == 64);
-    /* bert-base without its pooler of 590,592 */
+    /* bert-base without the 590,592 parameters of its pooler */
     CU_ASSERT_EQUAL(arch_params(&m), 109482240 - 590592);
     const uint64_t parts = arch_layer_parts(&m, 0);
     CU_ASSERT((parts & PART_DENSE) == 0 && (parts & PART_RELU2_BIAS) != 0 &&

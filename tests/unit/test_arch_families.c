@@ -43,13 +43,13 @@ static void minimax_fields_are_read(void)
     refuse(LLAMA ",\"qk_norm_type\":\"per_layer\"", "qk_norm_type");
 }
 
-/* SmolLM3: some layers rotate nothing, by a list or by an interval; the head is the embedding
- * unless the file says no. */
 static bool rotates(uint32_t layer)
 {
     return !m.layer.is_unrotated[layer];
 }
 
+/* SmolLM3: some layers have no RoPE, by a list or by an interval; the head is the embedding unless
+ * tie_word_embeddings is false. */
 static void unrotated_layers_are_found(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
@@ -71,7 +71,7 @@ static void unrotated_layers_are_found(void)
     refuse(OF("SmolLM3ForCausalLM") ",\"rope_theta\":5e6,\"use_sliding_window\":true,"
                                     "\"sliding_window\":8",
            "use_sliding_window");
-    refuse(OF("SmolLM3ForCausalLM"), "rope_theta"); /* others assume 2e6 */
+    refuse(OF("SmolLM3ForCausalLM"), "rope_theta"); /* other programs assume 2e6 */
     refuse(LLAMA ",\"no_rope_layers\":[0,1]", "no_rope_layers");
     refuse(LLAMA ",\"no_rope_layer_interval\":4", "no_rope_layer_interval");
 }
@@ -85,7 +85,7 @@ static void biases_of_seed_oss_are_found(void)
                         .code,
                     STATUS_OK);
     CU_ASSERT(!m.attn.qkv_bias && m.attn.o_bias);
-    refuse(OF("SeedOssForCausalLM"), "attention_bias"); /* others assume true */
+    refuse(OF("SeedOssForCausalLM"), "attention_bias"); /* other programs assume true */
     refuse(LLAMA ",\"attention_out_bias\":true", "attention_out_bias");
 }
 
@@ -100,13 +100,13 @@ static void norms_stand_where_the_family_has_them(void)
     refuse("\"architectures\":[\"Olmo2ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
            "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":100,"
            "\"max_position_embeddings\":128,\"rope_theta\":5e5",
-           "\"rms_norm_eps\": expected a number"); /* others assume 1e-5 */
+           "\"rms_norm_eps\": expected a number"); /* other programs assume 1e-5 */
 }
 
 #define EXAONE OF("Exaone4ForCausalLM") ",\"rope_theta\":1e6"
 #define OLMO3  OF("Olmo3ForCausalLM") ",\"sliding_window\":32"
 
-/* EXAONE-4: layers without a window rotate nothing, unless no layer has one. */
+/* EXAONE-4: if some layers have a window, the others have no RoPE. */
 static void windows_and_rotation_go_together(void)
 {
     CU_ASSERT_EQUAL(parse(EXAONE ",\"sliding_window\":32,\"sliding_window_pattern\":2").code,
@@ -157,7 +157,7 @@ static void k_exaone_has_its_sizes(void)
     refuse(K_EXAONE("ExaoneMOEForCausalLM"), "ExaoneMOEForCausalLM");
 }
 
-/* The lists and the count of dense layers may repeat each other only. */
+/* Fields that say which layers have experts must agree. */
 static void k_exaone_agrees_about_its_experts(void)
 {
     CU_ASSERT_EQUAL(parse(K_EXAONE_SMALL ",\"is_moe_layer\":[false,true]").code, STATUS_OK);
@@ -244,7 +244,7 @@ static void mimo_has_two_kinds_of_layers(void)
     CU_ASSERT_EQUAL(m.attn.window, 128);
 }
 
-/* Fields that transformers does not read must say what it computes. */
+/* Fields that transformers does not read must agree with what it computes. */
 static void mimo_refuses_what_transformers_ignores(void)
 {
     refuse(MIMO(MIMO_V MIMO_ROPE), "norm_topk_prob");
@@ -279,7 +279,8 @@ static void local_rope_is_found(void)
                     STATUS_OK);
     CU_ASSERT_EQUAL(m.rope_theta, 1e6);
     refuse(OLMO3, "rope_theta");
-    refuse(OLMO3 ",\"rope_theta\":1e4", "rope_theta"); /* others take 5e5 in layers with a window */
+    /* transformers takes 5e5 in layers with a window, whatever this field says */
+    refuse(OLMO3 ",\"rope_theta\":1e4", "rope_theta");
     refuse(OLMO3 ",\"rope_parameters\":{\"rope_theta\":1e6}", "full_attention");
     refuse(OLMO3 ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6},"
                  "\"sliding_attention\":{\"rope_theta\":1e4,\"rope_type\":\"yarn\"}}",

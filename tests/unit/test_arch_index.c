@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* The values of the published config.json; fields that change nothing are left out. */
+/* The values of the published config.json files; fields that change nothing are left out. */
 #define DEEPSEEK                                                                                   \
     "\"architectures\":[\"DeepseekV32ForCausalLM\"],\"attention_bias\":false,"                     \
     "\"first_k_dense_replace\":3,\"hidden_act\":\"silu\",\"hidden_size\":7168,"                    \
@@ -175,7 +175,6 @@ static const char *glm_with(const char *right, const char *wrong)
     return text;
 }
 
-/* Sizes of an index that do not fit. */
 static void sizes_must_fit(void)
 {
     refuse(glm_with("\"index_head_dim\":128", "\"index_head_dim\":40"), "index_head_dim");
@@ -183,7 +182,7 @@ static void sizes_must_fit(void)
     refuse(glm_with("\"q_lora_rank\":2048", "\"q_lora_rank\":null"), "q_lora_rank");
 }
 
-/* An index that may choose more positions than the context has chooses all that a row sees. */
+/* index_topk is cut to the context, because no row sees more positions. */
 static void a_choice_is_within_the_context(void)
 {
     CU_ASSERT_EQUAL_FATAL(parse(glm_with("\"index_topk\":2048", "\"index_topk\":202751")).code,

@@ -1,5 +1,5 @@
-/* Kimi-Linear: the published config of Kimi-Linear-48B-A3B, its parts over ranks, its states and
- * workspace, and configs that are refused. */
+/* Kimi-Linear: the published config of Kimi-Linear-48B-A3B, its parts over ranks, its states in
+ * bytes, and configs that are refused. */
 #include "arch/arch_rope.h"
 #include "arch/arch_tensors.h"
 #include "base/json.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The values of the published config.json; names of code and tokens are left out. */
+/* The values of the published config.json, without fields that name code or tokens. */
 static const char published[] =
     "{\"architectures\": [\"KimiLinearForCausalLM\"], \"dtype\": \"bfloat16\","
     " \"first_k_dense_replace\": 1, \"head_dim\": 72, \"hidden_act\": \"silu\","
@@ -50,7 +50,7 @@ static void published_model_has_its_sizes(void)
     CU_ASSERT((arch_layer_parts(&m, 0) & (PART_ANY_DELTA | PART_CHANNEL_GATES)) ==
               (PART_CHANNELS | PART_LOW_GATES));
     CU_ASSERT((arch_layer_parts(&m, 3) & (PART_ANY_DELTA | PART_Q_STEP)) == PART_Q_STEP);
-    /* 48 billion parameters, 3 of them for each token */
+    /* 48 billion parameters, 3 billion of them for each token */
     CU_ASSERT(arch_params(&m) > 48.9e9 && arch_params(&m) < 49.3e9);
     CU_ASSERT(arch_token_params(&m) > 2.5e9 && arch_token_params(&m) < 3.1e9);
 }
@@ -105,7 +105,8 @@ static void narrow_linears_are_whole(void)
     CU_ASSERT_EQUAL(n_found, 4);
 }
 
-/* convert cuts the output projection into K-blocks only between these units. */
+/* arch_delta_unit gives one head: convert cuts the output projection into K-blocks only between
+ * heads. */
 static void a_head_is_the_unit_of_its_output(void)
 {
     static const char *const texts[] = {"{\"linear_attn_config\": {\"head_dim\": 48}}",
@@ -119,7 +120,7 @@ static void a_head_is_the_unit_of_its_output(void)
     }
 }
 
-/* The published config with `from` replaced by `to`. */
+/* Parses the published config with `from` replaced by `to`. */
 static struct status parse_changed(const char *from, const char *to, struct arch *m)
 {
     char text[2 * sizeof published];
@@ -178,7 +179,7 @@ static void fields_of_the_rest_are_checked(void)
     refuse("\"KimiLinearForCausalLM\"", "\"DeepseekV3ForCausalLM\"", "not implemented for");
 }
 
-/* Fields outside linear_attn_config, as transformers writes them; those inside come first. */
+/* Fields outside linear_attn_config, as transformers writes them; those inside override them. */
 static void other_spellings_are_read(void)
 {
     struct arch m;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The values of the published config.json; names of code and tokens are left out. */
+/* The values of the published config.json, without fields that name code or tokens. */
 static const char published[] =
     "{\"architectures\": [\"BailingMoeV3ForCausalLM\"], \"model_type\": \"bailing_hybrid\","
     " \"dtype\": \"bfloat16\", \"attention_dropout\": 0.0, \"embedding_dropout\": 0.0,"
@@ -67,7 +67,8 @@ static void published_model_has_its_sizes(void)
     CU_ASSERT(arch_params(&m) > 7.7e9 && arch_params(&m) < 8.1e9);
 }
 
-/* Ranks divide the gates by heads, and keep one number a row for each head that they have. */
+/* Ranks divide the gates by heads. Latent attention's gates take one number for each row and each
+ * head of the rank. */
 static void gates_are_cut_by_heads(void)
 {
     struct arch m;
@@ -94,7 +95,7 @@ static void gates_are_cut_by_heads(void)
     free(l);
 }
 
-/* The published config with `from` replaced by `to`. */
+/* Parses the published config with `from` replaced by `to`. */
 static struct status parse_changed(const char *from, const char *to, struct arch *m)
 {
     char text[2 * sizeof published];
@@ -181,7 +182,8 @@ static void other_spellings_are_read(void)
     CU_ASSERT(st.code == STATUS_OK && !m.delta.is_bounded);
 }
 
-/* convert cuts the output projection into K-blocks only between these units. */
+/* arch_delta_unit gives one head: convert cuts the output projection into K-blocks only between
+ * heads. */
 static void a_head_is_the_unit_of_its_output(void)
 {
     static const char *const texts[] = {

@@ -71,7 +71,7 @@ static void granite_has_its_sizes(void)
     CU_ASSERT(arch_delta_units(&m) == 48 && arch_dim_unit(&m, DIM_DELTA_V) == 64);
     CU_ASSERT(arch_dim_size(&m, DIM_DELTA_V) == 3072 && arch_dim_size(&m, DIM_GROUPS) == 128);
     CU_ASSERT(arch_dim_axis(DIM_GROUPS) == AXIS_NONE && arch_dim_axis(DIM_DELTA_V) == AXIS_DELTA);
-    /* 7 billion parameters, 1 of them for each token */
+    /* 7 billion parameters, over 1 billion of them for each token */
     CU_ASSERT(arch_params(&m) > 6.9e9 && arch_params(&m) < 7.0e9);
     CU_ASSERT(arch_token_params(&m) > 1.2e9 && arch_token_params(&m) < 1.4e9);
     CU_ASSERT(parse(granite, layers.data,
@@ -108,7 +108,7 @@ static void a_layer_of_nemotron_is_one_block(void)
     CU_ASSERT(arch_params(&m) > 8.8e9 && arch_params(&m) < 8.95e9);
 }
 
-/* A list of words may replace the pattern; it gives the number of layers. */
+/* A list of words beside the pattern must agree with it, and both with num_hidden_layers. */
 static void lists_and_patterns_agree(void)
 {
     static const char list[] = ", \"layers_block_type\": [\"mamba\", \"mlp\", \"full_attention\"]";

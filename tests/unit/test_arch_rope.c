@@ -335,7 +335,7 @@ static void compare_sizes(const char *path)
     CU_ASSERT_EQUAL(make(json).code, STATUS_OK);
     CU_ASSERT_EQUAL(arch_value_dim(js_root(doc)), arch_o_unit(&m));
     CU_ASSERT_EQUAL(found.n, m.attn.rotary / 2);
-    /* every rule leaves the shortest wave as it is, or divides it by a factor */
+    /* every rule leaves the highest frequency as it is, or divides it by a factor */
     CU_ASSERT(found.inv_freq[0] > 0 && found.inv_freq[0] <= 1);
     const bool is_plain =
         strstr(json, "\"factor\"") == NULL && strstr(json, "short_factor") == NULL;

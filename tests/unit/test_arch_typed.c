@@ -78,7 +78,8 @@ static void layers_have_heads_by_their_kind(void)
     CU_ASSERT(arch_o_leaf(&m, 512, 256) == 512 && arch_o_leaf(&m, 512, 512) == 1024);
 }
 
-/* The form in which transformers saves the same model. Without attention_k_eq_v, heads have a v. */
+/* transformers saves the heads of layers without a window as "per_layer_config". Without
+ * attention_k_eq_v, these heads have a v of their own. */
 static void heads_of_single_layers_are_read(void)
 {
     struct arch m;

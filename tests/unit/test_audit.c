@@ -33,8 +33,8 @@ static const char *write_rows(void)
     return path;
 }
 
-/* Offers the audit lines [first, first + N_ROWS). Sets is_chosen[i] for line first + i; returns the
- * number of chosen lines. */
+/* Offers lines [first, first + N_ROWS) to the audit. Sets is_chosen[i] for line first + i; returns
+ * the number of chosen lines. */
 static size_t chosen_lines(struct audit *a, uint64_t first, bool *is_chosen)
 {
     size_t n = 0;

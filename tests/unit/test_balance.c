@@ -120,8 +120,8 @@ static void random_rows_are_all_computed_once(void)
     }
 }
 
-/* With many rows, as in a prompt, the fullest rank has less than two tiles of rows above the mean.
- */
+/* With many rows, as in a prompt, the fullest rank's load is at most 2 * BALANCE_LEAST_ROWS above
+ * the mean. */
 static void many_rows_become_even(void)
 {
     uint32_t rows[E];

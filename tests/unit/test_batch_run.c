@@ -27,7 +27,7 @@ struct runner {
     struct status failed;
     uint64_t fail_at;         /* the allocation of the first read that fails; 0: none */
     size_t n_read_one;        /* lines that the lead has after the first read */
-    int n_reads, n_reads_max; /* after the last one no more lines are read; 0: no limit */
+    int n_reads, n_reads_max; /* after n_reads_max reads no more lines are read; 0: no limit */
     const char *settings;     /* NULL: none */
     const struct request_adapter *adapters; /* [n_adapters] */
     size_t n_adapters;
@@ -132,7 +132,8 @@ static void add_batch(const char *folder, const struct strbuf *lines)
     batch_store_close(&s);
 }
 
-/* Compares the folder's batch and, once it has ended, its output. Returns its status. */
+/* Returns the status of the folder's batch. If the batch is completed, checks that its output is
+ * `rows` and that it has n_lines lines. */
 static enum batch_status check_batch(const char *folder, const struct strbuf *rows, size_t n_lines)
 {
     struct batch_store s = {.folder = NULL};
@@ -158,7 +159,7 @@ static enum batch_status check_batch(const char *folder, const struct strbuf *ro
     return b.status;
 }
 
-/* The rows of a job with these lines. */
+/* Sets rows to the output of a job with these lines. */
 static void make_rows(const struct strbuf *lines, struct tokenizer *t, struct strbuf *rows)
 {
     static struct serve_summary summary;
@@ -207,7 +208,7 @@ static void a_batch_without_memory_is_postponed(void)
     tokenizer_destroy(&t);
 }
 
-/* A server whose folder another one has taken ends, and leaves the batch to the other. */
+/* When another server has taken its folder, a server ends and leaves the batch to that one. */
 static void a_lost_folder_ends_the_run(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -317,8 +318,8 @@ static void more_adapters_agree(void)
     CU_ASSERT_FALSE(batch_adapters_agree(few, ""));
 }
 
-/* A batch that was begun with adapter a ends under a server that has another one, too; its lines do
- * not see that one. Without a, or with another file of its name, it fails. */
+/* A batch that was begun with adapter a completes under a server that also has adapter ab; its
+ * lines cannot use ab. Under a server without a, or with another file named a, the batch fails. */
 static void a_batch_keeps_its_adapters(void)
 {
     static const struct request_adapter adapters[] = {{.name = "a", .key = 1},

@@ -154,7 +154,7 @@ static void damaged_entries_are_left_out(void)
     util_folder_remove(&f);
 }
 
-/* The second server is refused before it reads anything, and again once the first has ended. */
+/* A second server is refused before it reads anything, and accepted once the first has ended. */
 static void a_folder_has_one_server(void)
 {
     struct util_folder f;

@@ -26,7 +26,7 @@ struct place {
     struct util_folder folder;
     struct http_server *server;
     struct batches *batches;
-    char answer[ANSWER_MAX]; /* the body of the last one */
+    char answer[ANSWER_MAX]; /* the body of the last answer */
     char type[96];           /* the Content-Type of calls */
 };
 
@@ -95,8 +95,8 @@ static int read_answer(struct place *p, int fd)
     return status;
 }
 
-/* Sends a call, which this thread answers as the lead does. fail_at: the allocation of the
- * answering that fails; 0: none. Returns the connection. */
+/* Sends a call, which this thread answers as the lead does. fail_at: while it answers, this
+ * allocation fails; 0: none. Returns the connection. */
 static int send_call(struct place *p, const char *method_path, const char *body, size_t n,
                      uint64_t fail_at)
 {
@@ -117,7 +117,7 @@ static int send_call(struct place *p, const char *method_path, const char *body,
     return fd;
 }
 
-/* The same; returns the status of the answer. */
+/* As send_call; also reads the answer into p->answer, and returns its status. */
 static int call_failing(struct place *p, const char *method_path, const char *body, size_t n,
                         uint64_t fail_at)
 {
@@ -132,7 +132,7 @@ static int call(struct place *p, const char *method_path, const char *body)
     return call_failing(p, method_path, body, strlen(body), 0);
 }
 
-/* Uploads a file; id = its id. */
+/* Uploads a file. Sets id to the file's id; returns the answer's status. */
 static int upload(struct place *p, const char *name, const char *bytes, size_t n,
                   char id[BATCH_ID_MAX])
 {
@@ -153,7 +153,8 @@ static int upload(struct place *p, const char *name, const char *bytes, size_t n
     return status;
 }
 
-/* Asks for a batch of the file; `more`: further fields. id = the batch's. */
+/* Asks for a batch of the file; `more`: further fields. Sets id to the batch's id; returns the
+ * answer's status. */
 static int begin(struct place *p, const char *file, const char *more, uint64_t fail_at,
                  char id[BATCH_ID_MAX])
 {
@@ -177,7 +178,7 @@ static const char *path_of(const char *format, const char *id)
 
 static struct place place; /* too large for the stack */
 
-/* The entry that a server gives before and after its restart. */
+/* Checks that a server gives the same answer before and after a restart. */
 static void check_restart(const char *path)
 {
     struct place *p = &place;

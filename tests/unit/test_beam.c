@@ -1,4 +1,4 @@
-/* Beam search against an exhaustive search over a small artificial model, and the entries for
+/* Beam search against a plain implementation, over a small artificial model, and the entries for
  * penalties against a count of the request's tokens. */
 #include "base/mem.h"
 #include "serve/request/beam.h"
@@ -62,7 +62,7 @@ static struct request *make_request(const char *line)
     return r;
 }
 
-/* Runs a search to its end. Then answers[0] has n_choices requests. */
+/* Runs a search to its end, and makes answers [n_choices]. */
 static struct status search(struct request *r, uint64_t seed, struct request **answers)
 {
     struct beam_search *b = NULL;

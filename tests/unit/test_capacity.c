@@ -1,4 +1,4 @@
-/* Capacity policies: small microbatches computed by hand, and properties of random ones. */
+/* Capacity policies: a small microbatch, computed by hand. */
 #include "moe/capacity.h"
 
 #include <CUnit/CUnit.h>

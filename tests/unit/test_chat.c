@@ -78,7 +78,7 @@ static struct status render_line(const struct chat *chat, const char *line, size
     return st;
 }
 
-/* The next line of a text, without its end; false when there is none. */
+/* Sets *n to the length of the line at *at, without its newline; false at the end of the text. */
 static bool next_line(const char **at, const char *end, size_t *n)
 {
     if (*at >= end) return false;
@@ -94,8 +94,8 @@ static uint64_t fnv(const char *p, size_t n)
     return h;
 }
 
-/* Whether the result of a conversation equals the line of the golden file. A line that begins with
- * `raise` contains the template's own error message as JSON. */
+/* True when the result of a conversation is that of the line in the golden file. A line that begins
+ * with `raise` contains the template's own error message as JSON. */
 static bool matches(const struct status *st, const struct chat_text *text, const char *golden,
                     size_t n)
 {
@@ -157,8 +157,8 @@ static void test_goldens(void)
     mem_free(&lines);
 }
 
-/* In a conversation of users who write only Cyrillic text, every Cyrillic byte must be attributed
- * to the request, and no '<' may be. */
+/* All text and names of this conversation are Cyrillic: every Cyrillic byte must be attributed to
+ * the request, and no '<' or '['. */
 static void test_marks(void)
 {
     static const char LINE[] =
@@ -184,9 +184,7 @@ static void test_marks(void)
             }
         }
         CU_ASSERT(n_theirs > 10);
-        if (strcmp(NAMES[i], "odd") != 0)
-            CU_ASSERT_EQUAL(n_wrong, 0); /* this template escapes
-                                            quotes */
+        CU_ASSERT_EQUAL(n_wrong, 0);
         chat_text_fini(&text);
         chat_destroy(&chat);
     }
@@ -505,9 +503,9 @@ static void test_variables(void)
                                  "{{ tools }}{{ eos_token }} {{ strftime_now('%A') }}";
     struct status st = chat_create(SOURCE, strlen(SOURCE), NULL, "test", &chat);
     CU_ASSERT_EQUAL(st.code, STATUS_OK);
-    st = render_line(chat, LINE, strlen(LINE), &text); /* a user cannot set values that the model
-                                                          fixes */
+    st = render_line(chat, LINE, strlen(LINE), &text);
     CU_ASSERT_EQUAL(st.code, STATUS_OK);
+    /* "extra" sets q, but not "messages" */
     CU_ASSERT(text.n == strlen(WANT) && memcmp(text.bytes, WANT, text.n) == 0);
     chat_text_fini(&text);
     st = chat_set_token(chat, "eos_token", "</s>", 4);

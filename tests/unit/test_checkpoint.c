@@ -141,7 +141,8 @@ static void misuse_of_the_writer_is_a_sentence_and_leaves_nothing(void)
     scratch_clear();
 }
 
-/* Writes many rows in portions of odd sizes. Blocks end at 8 MiB and at the ends of experts. */
+/* Writes many rows in portions of odd sizes. A block has at most 8 MiB, and is a fraction of an
+ * expert unless only fractions below 1 MiB are whole. */
 static void large_tensors_stream_and_read_back(void)
 {
     enum { N_ROWS = 3 * 600, N_COLS = 4096 };

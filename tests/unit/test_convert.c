@@ -21,7 +21,8 @@
 
 static const char *const archs[] = {"llama", "mixtral", "qwen3moe", "llama3",
                                     "qwen2", "qwen3",   "gpt-oss"};
-enum { CKPT_ROOM_SLACK = 6144 }; /* of HDF5's own bytes for each dataset */
+/* the most by which the bytes counted and the file's may differ, for each dataset */
+enum { CKPT_ROOM_SLACK = 6144 };
 enum { N_ARCHS = sizeof archs / sizeof archs[0] };
 
 static struct status convert(const char *source, const char *path, const char *dtype)
@@ -211,7 +212,8 @@ static void the_same_source_makes_the_same_bytes(void)
 
 /* ---- what cannot be converted ---- */
 
-/* A directory with this config and one safetensors file with these tensors, all F32 [4]. */
+/* Makes a directory with this config.json (NULL: without one) and a safetensors file with these
+ * tensors, whose data are 32 bytes of zeros. */
 static void directory_put(const char *config, const char *tensors)
 {
     char bytes[4096] = {0};
@@ -232,7 +234,7 @@ static void directory_put(const char *config, const char *tensors)
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 #define TWO(first, second) "{" T(first, "[2,2]", "[0,16]") "," T(second, "[2,2]", "[16,32]") "}"
 
-/* A text beside the weights that is cut, empty, or a link to nothing. */
+/* Tries each text beside the weights cut, empty, and as a link to nothing. */
 static void texts_that_are_not_whole_are_refused(void)
 {
     static const char *const names[] = {"hf/tokenizer.json", "hf/tokenizer_config.json",
@@ -252,7 +254,7 @@ static void texts_that_are_not_whole_are_refused(void)
     }
 }
 
-/* The limits of a tokenizer without one, as transformers writes them. */
+/* transformers writes 1e30 as an integer for the limits of a tokenizer that has none. */
 static void limits_beyond_64_bits_are_taken(void)
 {
     static const char *const names[] = {"hf/tokenizer_config.json", "hf/chat_template.json",
@@ -313,7 +315,7 @@ static void what_cannot_be_converted_is_a_sentence_and_leaves_nothing(void)
     scratch_clear();
 }
 
-/* Replaces text by text of the same length in a copy of a golden GGUF file. */
+/* Replaces text by text of the same length in a copy of a golden GGUF file, and converts it. */
 static struct status gguf_changed(const char *from, const char *to)
 {
     size_t n;
@@ -454,7 +456,7 @@ static void keep_progress(void *last, const char *tensor, uint64_t done_bytes, u
 }
 
 /* The bytes that convert reports are those of the file's weights: floats, and quantized values with
- * scales and zero points, whose rows are no whole cache lines. */
+ * scales and zero points, whose rows do not fill whole cache lines. */
 static void bytes_are_those_of_the_weights(void)
 {
     static const char *const sources[] = {"models/mixtral/hf", "imports/ct-int8-asym/hf",
@@ -512,8 +514,8 @@ static uint64_t room_of_file(const struct ckpt *c, uint64_t *n_datasets)
 }
 
 /* The bytes that convert counts before it writes are those of the file, except for names and
- * attributes, for floats and for every quantized format. If the file system has less room, nothing
- * is written. */
+ * attributes, for floats and for three kinds of quantized values. If the file system has less room,
+ * nothing is written. */
 static void room_is_counted_before(void)
 {
     static const char *const sources[] = {"models/deepseek-v3-fp8/hf", "models/mixtral/hf",

@@ -218,7 +218,8 @@ static void few_rows_read_and_many_multiply(void)
 /* A step takes as long as the disk or as all else, whichever is longer. */
 static void the_disk_hides_behind_rows(void)
 {
-    enum { SLOW = 1000000, EXPERTS = 8, CHOSEN = 2 }; /* of Mixtral */
+    enum { SLOW = 1000000 };
+    enum { EXPERTS = 8, CHOSEN = 2 }; /* of Mixtral */
     struct setup s;
     struct cost_rows rows[2];
     setup_init(&s, MODEL_MIXTRAL, 1, (struct layout_flags){.tp = 1, .dp = 2});
@@ -282,7 +283,7 @@ static void tp_halves_weights_and_adds_sums(void)
     setup_fini(&far);
 }
 
-/* Of Mixtral's 8 experts one row touches 2 of 8, and many rows touch all. */
+/* Of Mixtral's 8 experts one row touches 2, and many rows touch almost all. */
 static void experts_are_touched(void)
 {
     struct setup s;
@@ -321,9 +322,9 @@ static uint32_t hosts_of_experts(double network_bytes_s)
     return l.expert_hosts;
 }
 
-/* Layers of compressed attention see a window; those with an index, as many entries as it chooses,
- * and it scores one entry for each `sparse_rate` positions; the others, one for each `full_rate`.
- */
+/* Layers of compressed attention see a window. A layer with an index also sees the entries that the
+ * index chooses, and the index scores one entry for each `sparse_rate` positions. A layer that sees
+ * all entries has one for each `full_rate` positions. */
 static void compressed_attention_sees_entries(void)
 {
     struct setup s;
@@ -383,7 +384,7 @@ static void add_decode(struct step_plan *plan, int32_t pos0)
     step_plan_end_replica(plan, 0);
 }
 
-/* With one stage all times add up; with two, two groups keep both stages busy. */
+/* With one group the times of both stages add up; two groups keep both stages busy. */
 static void stages_overlap(void)
 {
     struct setup s;
