@@ -25,7 +25,7 @@ from generated_weights import checkpoint_of
 HERE = Path(__file__).resolve().parent
 BOUND = 1e-4
 ABSENT = object()
-# Fields that name files, tokens or programs, or whose other values are other shapes of all tensors.
+# Fields that name files, tokens or programs, or on which the shapes of all tensors depend.
 LEFT_OUT = {"architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "vocab_size", "hidden_size",
             "num_hidden_layers", "quantization_config", "return_dict", "pad_token_id", "id2label", "label2id", "auto_map"}
 GUESSES = {"sliding_window": [16, None], "max_window_layers": [1], "layer_types": [None], "rope_scaling": [

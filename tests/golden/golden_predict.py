@@ -1,8 +1,8 @@
 """The prediction layer of a golden (multi-token prediction of DeepSeek-V3, arXiv 2412.19437, section 2.2).
 
-transformers leaves such layers out, so the layer is its own decoder layer with the parts around it as the report has
-them: the head draws the token after the next from the layer's row, which begins with the joined norms of the next
-token's embedding and of the normed hidden row. It is trained on the greedy answers until a good half of
+transformers leaves such layers out. Here the layer is the last decoder layer of a model, taken out, with the parts
+around it as the report has them: its input joins the norms of the next token's embedding and of the normed hidden row,
+and the head draws the token after the next from its output. It is trained on the greedy answers until a good half of
 the guesses is right: then the number of right ones depends on all weights.
 """
 import json

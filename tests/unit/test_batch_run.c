@@ -25,7 +25,7 @@ struct runner {
     struct file_claims *claims;       /* NULL: none */
     const struct util_folder *losing; /* another server takes it before the first read; NULL: no */
     struct status failed;
-    uint64_t fail_at;         /* the allocation of the first read that fails; 0: none */
+    uint64_t fail_at;         /* number of the allocation that fails in the first read; 0: none */
     size_t n_read_one;        /* lines that the lead has after the first read */
     int n_reads, n_reads_max; /* after n_reads_max reads no more lines are read; 0: no limit */
     const char *settings;     /* NULL: none */

@@ -211,7 +211,7 @@ static void flipped_bits_are_noticed(void)
     strbuf_fini(&lines);
 }
 
-/* Checks the lines that a reader gives against those of `lines` from byte `begin` on. */
+/* Checks that a reader gives the lines in bytes [begin, end) of `lines`. */
 static void check_lines(struct line_reader *r, const struct strbuf *lines, uint64_t begin,
                         uint64_t end)
 {

@@ -457,7 +457,7 @@ static void test_shapes(void)
     strbuf_fini(&deep);
 }
 
-/* If a value has a type that the template cannot use, the error names the field. */
+/* If `+` cannot use the type of a field, the error names the field. Other errors name the line. */
 static void test_fields(void)
 {
     static const char *const CASES[][3] = {

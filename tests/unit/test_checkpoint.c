@@ -141,8 +141,8 @@ static void misuse_of_the_writer_is_a_sentence_and_leaves_nothing(void)
     scratch_clear();
 }
 
-/* Writes many rows in portions of odd sizes. A block has at most 8 MiB, and is a fraction of an
- * expert unless only fractions below 1 MiB are whole. */
+/* Writes many rows in portions of odd sizes. A block has at most 8 MiB. Blocks divide an expert of
+ * 600 rows, but not one whose number of rows is a prime number. */
 static void large_tensors_stream_and_read_back(void)
 {
     enum { N_ROWS = 3 * 600, N_COLS = 4096 };
