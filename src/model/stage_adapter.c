@@ -10,7 +10,11 @@
  * of the weight are (docs/numerics.md): every rank adds those of its inputs and the ranks add their
  * sums, or, where linears are cut by outputs, every rank reads all inputs. Then each rank computes
  * B times A x for the rows of h that it holds. A row of A x, and of B times it, never depends on
- * another. */
+ * another.
+ *
+ * Latent attention: the latents of q and of the keys, and the rotated key, are columns that every
+ * rank computes whole; each head has a linear for q and one for its output (struct adapter_layer).
+ */
 #include "base/mem.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
@@ -78,12 +82,18 @@ struct adapting {
     const struct part *p;
     enum adapter_site site;
     uint32_t rank;
+    uint32_t head; /* of this rank; at ADAPTER_K_B and ADAPTER_V_B */
 };
 
 static const struct adapter_linear *linear_of_run(const struct stage *s, const struct adapting *at,
                                                   const struct adapter_run *run)
 {
-    return &s->o.adapters->all[run->adapter].layers[at->layer->in_stage].at[at->site];
+    static const struct adapter_linear none;
+    const struct adapter_layer *layer =
+        &s->o.adapters->all[run->adapter].layers[at->layer->in_stage];
+    if (at->site < ADAPTER_SITE_COUNT) return &layer->at[at->site];
+    const struct adapter_linear *heads = at->site == ADAPTER_K_B ? layer->k_b : layer->v_b;
+    return heads != NULL ? &heads[at->head] : &none;
 }
 
 /* Goes on to the next larger adapter rank among the part's runs; false: there is none. */
@@ -126,23 +136,73 @@ static size_t make_adapter_groups(struct stage *s, const struct adapting *at, bo
     return n;
 }
 
-/* y [T, n] += scale * B times s->adapt.low, in the runs' rows within `rows`. */
-static void add_outputs(struct stage *s, const struct adapting *at, struct range rows, float scale,
-                        float *y)
+/* s->adapt.wide [T, n] = B times s->adapt.low, in the runs' rows within `rows`. Returns the number
+ * of groups in s->adapt.groups. */
+static size_t compute_outputs(struct stage *s, const struct adapting *at, struct range rows)
 {
     struct adapter_work *w = &s->adapt;
     const size_t n_groups = make_adapter_groups(s, at, true, rows);
-    if (n_groups == 0) return;
-    const size_t n = w->groups[0].w->n_out;
+    if (n_groups == 0) return 0;
     op_linear(s->o.kern, &(struct linear_args){.groups = w->groups,
                                                .n_groups = n_groups,
                                                .x = w->low,
                                                .x_stride = at->rank,
                                                .y = w->wide,
-                                               .y_stride = n});
+                                               .y_stride = w->groups[0].w->n_out});
+    return n_groups;
+}
+
+/* y [T, n] += scale * B times s->adapt.low, in the runs' rows within `rows`. */
+static void add_outputs(struct stage *s, const struct adapting *at, struct range rows, float scale,
+                        float *y)
+{
+    const struct adapter_work *w = &s->adapt;
+    const size_t n_groups = compute_outputs(s, at, rows);
+    const size_t n = n_groups > 0 ? w->groups[0].w->n_out : 0;
     for (size_t i = 0; i < n_groups; i++) {
         const size_t first = w->groups[i].row0 * n;
         op_axpy(s->o.kern, scale, w->wide + first, w->groups[i].n_rows * n, y + first);
+    }
+}
+
+/* s->adapt.low = A x of the runs' rows. */
+static void compute_low(struct stage *s, const struct adapting *at, const float *x, size_t stride)
+{
+    const struct range all = {0, (uint32_t)at->p->hidden.n_rows};
+    const size_t n_groups = make_adapter_groups(s, at, false, all);
+    op_linear(s->o.kern, &(struct linear_args){.groups = s->adapt.groups,
+                                               .n_groups = n_groups,
+                                               .x = x,
+                                               .x_stride = stride,
+                                               .y = s->adapt.low,
+                                               .y_stride = at->rank});
+}
+
+/* y += B times s->adapt.low of one head, in the runs' rows. */
+static void add_head(struct stage *s, const struct adapting *at, float *y, size_t stride)
+{
+    const struct adapter_work *w = &s->adapt;
+    const struct range all = {0, (uint32_t)at->p->hidden.n_rows};
+    const size_t n_groups = compute_outputs(s, at, all);
+    for (size_t i = 0; i < n_groups; i++) {
+        const size_t n = w->groups[i].w->n_out, first = w->groups[i].row0;
+        op_add_rows(s->o.kern, &(struct place_args){.from = w->wide + first * n,
+                                                    .n_rows = w->groups[i].n_rows,
+                                                    .width = n,
+                                                    .to_stride = stride,
+                                                    .to = y + first * stride});
+    }
+}
+
+void stage_adapt_heads(struct stage *s, const struct adapter_heads *a, const struct part *p)
+{
+    const uint32_t n_heads = (uint32_t)s->attention.n_heads;
+    for (uint32_t h = 0; p->n_runs > 0 && h < n_heads; h++) {
+        struct adapting at = {.layer = a->layer, .p = p, .site = a->site, .head = h};
+        while (next_rank(s, &at)) {
+            compute_low(s, &at, a->x.rows + h * a->x.stride, n_heads * a->x.stride);
+            add_head(s, &at, a->y.rows + h * a->y.stride, n_heads * a->y.stride);
+        }
     }
 }
 
@@ -153,13 +213,7 @@ void stage_adapt_columns(struct stage *s, const struct adapter_columns *c, const
     for (size_t i = 0; p->n_runs > 0 && i < c->n; i++) {
         struct adapting at = {.layer = c->layer, .p = p, .site = c->first + (int)i};
         while (c->columns[i].w->n_out > 0 && next_rank(s, &at)) {
-            const size_t n_groups = make_adapter_groups(s, &at, false, all);
-            op_linear(s->o.kern, &(struct linear_args){.groups = s->adapt.groups,
-                                                       .n_groups = n_groups,
-                                                       .x = in->x,
-                                                       .x_stride = in->stride,
-                                                       .y = s->adapt.low,
-                                                       .y_stride = at.rank});
+            compute_low(s, &at, in->x, in->stride);
             add_outputs(s, &at, all, 1, c->columns[i].y);
         }
     }

@@ -95,7 +95,7 @@ static struct act_rows inner_activations(struct stage *s, const struct layer *la
     struct act_rows inner = s->row_sum->input(s, &rows);
     const struct column gate_up[] = {{&w->gate, s->ffn.gate, w->gate_bias},
                                      {&w->up, s->ffn.up, w->up_bias}};
-    const bool is_adapted = !is_shared && stage_adapts_ffn(s, layer, p);
+    const bool is_adapted = stage_adapts_ffn(s, layer, p);
     const struct adapter_columns adapted = {layer, ADAPTER_GATE, gate_up, 2};
     if ((s->o.model->family->xielu && !is_shared) || is_ungated(s->o.model->gate)) {
         stage_columns(s, gate_up, 1, in);
@@ -162,6 +162,8 @@ static const float *shared_block(struct stage *s, const struct layer *layer, str
     if (s->o.model->moe.shared_ffn == 0) return NULL;
     struct act_rows inner = inner_activations(s, layer, in, p);
     s->row_sum->assign(s, &layer->ffn.down, &inner, shared, p);
+    const struct block_output out = {.w = &layer->ffn.down, .layer = layer, .site = ADAPTER_DOWN};
+    stage_adapt_output(s, &out, &inner, p, 1, shared);
     if (layer->ffn.mix.n_out == 0) return shared;
     const struct column mix = {&layer->ffn.mix, s->ffn.mix, NULL};
     stage_columns(s, &mix, 1, in);

@@ -22,12 +22,6 @@ void stage_free_latent(struct stage *s)
     mem_free(&s->latent.groups);
 }
 
-/* The rows of the local heads: an array [T, H, stride]. */
-struct head_rows {
-    float *rows;
-    size_t stride;
-};
-
 /* Computes for each head h: y [T, outputs of w[h]] = x [T, inputs of w[h]] of the head, times
  * w[h]^T. */
 static void head_linears(struct stage *s, const struct packed *w, struct head_rows x,
@@ -49,8 +43,10 @@ static void head_linears(struct stage *s, const struct packed *w, struct head_ro
 
 /* Computes s->qkv.q [T, H, query_dim], s->qkv.v [T, kv_lora], the normed latents, s->latent.k_rope
  * [T, rotary] before rotation, and the heads' gates. */
-static void project(struct stage *s, const struct attention_weights *w, struct act_rows *in)
+static void project(struct stage *s, const struct layer *layer, const struct part *p,
+                    struct act_rows *in)
 {
+    const struct attention_weights *w = &layer->attention;
     const struct latent_weights *latent = &w->latent;
     const struct arch *m = s->o.model;
     const size_t n_rows = in->n_rows;
@@ -60,6 +56,9 @@ static void project(struct stage *s, const struct attention_weights *w, struct a
         {&latent->kv_a, s->qkv.v, NULL},
         {&latent->k_rope, s->latent.k_rope, NULL}};
     stage_columns(s, columns, 3, in);
+    const enum adapter_site first = low ? ADAPTER_Q_A : ADAPTER_Q;
+    stage_adapt_columns(s, &(struct adapter_columns){layer, first, columns, 1}, p, in);
+    stage_adapt_columns(s, &(struct adapter_columns){layer, ADAPTER_KV_A, columns + 1, 2}, p, in);
     const struct column gates = {&latent->gate, s->latent.gates, NULL};
     if (m->attn.latent_gates) stage_columns(s, &gates, 1, in);
     if (latent->index.k.n_out > 0) stage_index_project(s, &latent->index, in);
@@ -82,6 +81,7 @@ static void project(struct stage *s, const struct attention_weights *w, struct a
     struct act_rows low_rows = stage_input(s, s->latent.q_low, n_rows, m->attn.q_lora);
     const struct column q[] = {{&w->q, s->qkv.q, NULL}, {&latent->index.q, s->index.q, NULL}};
     stage_columns(s, q, latent->index.q.n_out > 0 ? 2 : 1, &low_rows);
+    stage_adapt_columns(s, &(struct adapter_columns){layer, ADAPTER_Q, q, 1}, p, &low_rows);
 }
 
 /* Copies the parts of q and of the key that would be rotated in a layer with RoPE. */
@@ -132,6 +132,7 @@ static void enter_latents(struct stage *s, const struct layer *layer, const stru
     const struct head_rows q = {s->qkv.q, m->attn.query_dim},
                            of_latents = {s->qkv.q_wide, m->attn.head_dim};
     head_linears(s, layer->attention.latent.k_b, q, of_latents, n_rows);
+    stage_adapt_heads(s, &(struct adapter_heads){layer, ADAPTER_K_B, q, of_latents}, p);
     if (layer->is_unrotated)
         place_tails(s, n_rows);
     else
@@ -152,7 +153,7 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
     const struct arch *m = s->o.model;
     const struct kv_view kv = kv_pool_layer(s->kv, layer->in_cache);
     if (s->attention.n_heads == 0) return;
-    project(s, &layer->attention, in);
+    project(s, layer, p, in);
     if (s->rotation.q_scale != NULL)
         op_scale_rows(s->o.kern, s->qkv.q, s->rotation.q_scale + p->row0, n_rows,
                       (size_t)s->attention.n_heads * m->attn.query_dim, s->qkv.q);
@@ -176,6 +177,7 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
     const struct head_rows o = {s->qkv.o_wide, m->attn.head_dim},
                            out = {s->qkv.attended, m->attn.value_dim};
     head_linears(s, latent->v_b, o, out, n_rows);
+    stage_adapt_heads(s, &(struct adapter_heads){layer, ADAPTER_V_B, o, out}, p);
     if (m->attn.latent_gates)
         op_sigmoid_rows(s->o.kern, s->qkv.attended, s->latent.gates, n_rows * s->attention.n_heads,
                         m->attn.value_dim);

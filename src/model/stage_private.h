@@ -384,7 +384,8 @@ void stage_free_adapters(struct stage *s);
 void stage_adapters_begin(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                           const uint32_t *adapters, size_t n_parts);
 
-/* stage_adapter.c. Local. True when an adapter of the part's rows changes the layer's dense FFN. */
+/* stage_adapter.c. Local. True when an adapter of the part's rows changes the layer's dense FFN, or
+ * its shared experts. */
 bool stage_adapts_ffn(const struct stage *s, const struct layer *layer, const struct part *p);
 
 /* Column-parallel linears of a layer, whose sites follow each other from `first` on. */
@@ -398,6 +399,22 @@ struct adapter_columns {
 /* stage_adapter.c. Local. Adds the adapters' B (A x) to the columns' y, x the rows `in`. */
 void stage_adapt_columns(struct stage *s, const struct adapter_columns *c, const struct part *p,
                          const struct act_rows *in);
+
+/* The rows of the local heads: an array [T, H, stride]. */
+struct head_rows {
+    float *rows;
+    size_t stride;
+};
+
+/* The heads' linears of latent attention at a site of a layer: ADAPTER_K_B or ADAPTER_V_B. */
+struct adapter_heads {
+    const struct layer *layer;
+    enum adapter_site site;
+    struct head_rows x, y;
+};
+
+/* stage_adapter.c. Local. Adds, for each head, the adapters' b (a x) to y. */
+void stage_adapt_heads(struct stage *s, const struct adapter_heads *a, const struct part *p);
 
 /* stage_adapter.c. **Collective (TP)**. y [T, D] += scale * B (A x) for the rows that this rank
  * holds, x the inputs `in` of the row-parallel linear `out`. Counts values of A x that left the

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "kernels/ops.h"
-#include "weights/weights_private.h"
+#include "weights/adapters_private.h"
 
 #include <assert.h>
 #include <math.h>
@@ -24,7 +24,7 @@ struct adapter_target {
     bool is_b;
     struct range rows, cols;
     double scaling;        /* of B */
-    struct packed *packed; /* NULL: this rank holds nothing of it */
+    struct packed *packed; /* NULL: this rank holds nothing of it, or it is of kv_b_proj */
 };
 
 struct adapter_loading {
@@ -34,7 +34,8 @@ struct adapter_loading {
     struct ckpt *ckpt;              /* the adapter's */
     struct js_doc *config;          /* of the adapter */
     struct weights_cut cut;         /* of the place */
-    struct adapter_target *targets; /* [n_targets] one for each tensor of the file */
+    struct adapter_target *targets; /* [n_targets] for each tensor of the file, those of the linears
+                                       that its rows belong to */
     size_t n_targets;
     struct slab_want *wants; /* [n_wants] */
     uint32_t *want_target;   /* [n_wants] the target of each want */
@@ -42,6 +43,8 @@ struct adapter_loading {
     uint32_t max_rank; /* the largest r of the file */
     uint32_t max_outputs;
 };
+
+enum { ROLES_MAX = 2 /* in one tensor that an adapter may change */ };
 
 static const char *const pair_ends[2] = {".lora_A.weight", ".lora_B.weight"};
 
@@ -52,9 +55,20 @@ static bool site_of(enum weight_role role, enum adapter_site *out)
     static const struct {
         enum weight_role role;
         enum adapter_site site;
-    } sites[] = {{WEIGHT_Q, ADAPTER_Q},      {WEIGHT_K, ADAPTER_K},   {WEIGHT_V, ADAPTER_V},
-                 {WEIGHT_O, ADAPTER_O},      {WEIGHT_UP, ADAPTER_UP}, {WEIGHT_GATE, ADAPTER_GATE},
-                 {WEIGHT_DOWN, ADAPTER_DOWN}};
+    } sites[] = {{WEIGHT_Q, ADAPTER_Q},
+                 {WEIGHT_K, ADAPTER_K},
+                 {WEIGHT_V, ADAPTER_V},
+                 {WEIGHT_O, ADAPTER_O},
+                 {WEIGHT_UP, ADAPTER_UP},
+                 {WEIGHT_GATE, ADAPTER_GATE},
+                 {WEIGHT_DOWN, ADAPTER_DOWN},
+                 {WEIGHT_SHARED_UP, ADAPTER_UP},
+                 {WEIGHT_SHARED_GATE, ADAPTER_GATE},
+                 {WEIGHT_SHARED_DOWN, ADAPTER_DOWN},
+                 {WEIGHT_Q_A, ADAPTER_Q_A},
+                 {WEIGHT_KV_A, ADAPTER_KV_A},
+                 {WEIGHT_K_ROPE, ADAPTER_K_ROPE},
+                 {WEIGHT_KV_B, ADAPTER_K_B}};
     for (size_t i = 0; i < sizeof sites / sizeof sites[0]; i++) {
         if (sites[i].role != role) continue;
         *out = sites[i].site;
@@ -72,14 +86,17 @@ static const char *adapter_refusal(const struct arch *m, const struct arch_tenso
     if (m->rounds_inputs) return "adapters of linears that read rounded rows are not implemented";
     if ((t->part & (PART_ANY_DELTA | PART_CHANNEL_GATES | PART_MAMBA)) != 0)
         return "adapters of recurrent layers are not implemented";
-    if (t->class == CLASS_ROUTER) return "adapters of routers are not implemented";
-    if (m->attn.kv_lora > 0 && t->class != CLASS_FFN)
-        return "adapters of latent attention are not implemented";
-    if ((t->part & (PART_UNGATED | PART_RELU2)) != 0)
+    if (t->role == WEIGHT_ROUTER) return "adapters of routers are not implemented";
+    if (m->streams.n > 0 || m->shortcut)
+        return "adapters of models with several residual streams or with two blocks of attention "
+               "in a layer are not implemented";
+    if (m->compression.o_groups > 0) return "adapters of compressed attention are not implemented";
+    if ((t->part & (PART_UNGATED | PART_RELU2 | PART_SHARED_RELU2)) != 0)
         return "adapters of an FFN without a gate are not implemented";
-    if (t->part == PART_LONE_SHARED || arch_tensor_is_joined(t, m->family))
+    const bool is_latent = (t->part & PART_LATENT) != 0; /* kv_a_proj_with_mqa is one linear */
+    if (t->part == PART_LONE_SHARED || (!is_latent && arch_tensor_is_joined(t, m->family)))
         return "adapters of linears that are published as one tensor are not implemented";
-    if (!site_of(t->role, &site)) return "adapters of shared experts are not implemented";
+    if (!site_of(t->role, &site)) return "adapters of gates and of an index are not implemented";
     return NULL;
 }
 
@@ -108,13 +125,16 @@ static bool layer_of_linear(const struct arch *m, const char *name, uint32_t *la
     return *end == '.' && n < m->n_layers;
 }
 
-/* Finds the row of a tensor of the model, by its name without ".weight". */
-static const struct arch_tensor *row_of(const struct arch *m, uint32_t layer, const char *linear)
+/* Finds the next row, from *i on, of a tensor of the model, by its name without ".weight"; sets *i
+ * to the row behind it. */
+static const struct arch_tensor *row_of(const struct arch *m, uint32_t layer, const char *linear,
+                                        size_t *i)
 {
     char wanted[CKPT_NAME_MAX + 8], name[CKPT_NAME_MAX];
     const struct arch_tensor *t;
     snprintf(wanted, sizeof wanted, "%s.weight", linear);
-    for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
+    while ((t = arch_tensor_at(*i)) != NULL) {
+        ++*i;
         if ((t->part & arch_layer_parts(m, layer)) == 0) continue;
         arch_tensor_name(t, m->family, layer, name, sizeof name);
         if (strcmp(name, wanted) == 0) return t;
@@ -126,8 +146,9 @@ static struct status find_linear(const struct adapter_loading *ld, const char *l
                                  struct adapter_target *t)
 {
     const struct arch *m = ld->from->model;
+    size_t from = 0;
     const bool in_layer = layer_of_linear(m, linear, &t->layer);
-    t->linear = in_layer ? row_of(m, t->layer, linear) : NULL;
+    t->linear = in_layer ? row_of(m, t->layer, linear, &from) : NULL;
     const char *why =
         t->linear != NULL ? adapter_refusal(m, t->linear) : refusal_of_unknown(linear);
     if (why == NULL) {
@@ -148,7 +169,7 @@ static struct status check_pair(const struct adapter_loading *ld, const struct a
     const struct ckpt_tensor *a = t->is_b ? other : t->tensor, *b = t->is_b ? t->tensor : other;
     const struct arch *m = ld->from->model;
     const uint64_t n_in = arch_dim_size(m, t->linear->cols);
-    const uint64_t n_out = arch_dim_size(m, t->linear->rows);
+    const uint64_t n_out = weights_slab(&ld->cut, t->linear).n_rows;
     const enum dtype dtype = t->tensor->dtype;
     const bool is_plain = t->tensor->quant.kind == QUANT_NONE &&
                           (dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16);
@@ -193,18 +214,17 @@ static struct status check_weight(const struct adapter_loading *ld, const struct
                        ckpt_path(ld->ckpt), t->tensor->name, method);
 }
 
-/* Finds the linear to which tensor i of the adapter's file belongs, and checks both. */
-static struct status target_find(const struct adapter_loading *ld, size_t i,
-                                 struct adapter_target *t)
+/* Finds the linear `linear` to which a tensor of the adapter's file belongs, and checks both. */
+static struct status target_find(const struct adapter_loading *ld, struct adapter_target *t,
+                                 char linear[CKPT_NAME_MAX + 1])
 {
-    char linear[CKPT_NAME_MAX + 1], other[CKPT_NAME_MAX + 32];
-    t->tensor = ckpt_tensor_at(ld->ckpt, i);
+    char other[CKPT_NAME_MAX + 32];
     const char *name = t->tensor->name;
     t->is_b = ends_with(name, pair_ends[1]);
     if (!t->is_b && !ends_with(name, pair_ends[0]))
         return status_make(STATUS_INPUT, "%s: tensor %s: expected A or B of a linear",
                            ckpt_path(ld->ckpt), name);
-    snprintf(linear, sizeof linear, "%.*s", (int)(strlen(name) - strlen(pair_ends[0])), name);
+    snprintf(linear, CKPT_NAME_MAX + 1, "%.*s", (int)(strlen(name) - strlen(pair_ends[0])), name);
     snprintf(other, sizeof other, "%s%s", linear, pair_ends[t->is_b ? 0 : 1]);
     TRY(find_linear(ld, linear, t));
     if (ckpt_find(ld->ckpt, other) == NULL)
@@ -241,6 +261,23 @@ static struct status take_leaves(const struct adapter_loading *ld, const struct 
     return status_ok();
 }
 
+static struct adapter_layer *layer_of_target(const struct adapter_loading *ld,
+                                             const struct adapter_target *t)
+{
+    return &ld->adapter->layers[t->layer - ld->base->layers.begin];
+}
+
+/* Makes the heads of a kv_b_proj of which this rank holds n_rows. */
+static struct status heads_cut(struct adapter_loading *ld, const struct adapter_target *t,
+                               uint32_t n_rows)
+{
+    const struct arch *m = ld->from->model;
+    const uint32_t most = m->attn.kv_lora > m->attn.value_dim ? m->attn.kv_lora : m->attn.value_dim;
+    if (most > ld->max_outputs) ld->max_outputs = most;
+    return adapter_heads_make(m, n_rows / arch_dim_unit(m, DIM_KV_B), rank_of(t),
+                              layer_of_target(ld, t));
+}
+
 /* Cuts a tensor as its linear is cut, and sets the shape of its place in the adapter's layer, if
  * this rank holds a part of it. */
 static struct status target_cut(struct adapter_loading *ld, struct adapter_target *t)
@@ -249,11 +286,13 @@ static struct status target_cut(struct adapter_loading *ld, struct adapter_targe
     const bool row_parallel = t->linear->has_leaves;
     const struct range layers = ld->base->layers;
     if (t->layer < layers.begin || t->layer >= layers.end) return status_ok();
-    struct adapter_linear *linear = &ld->adapter->layers[t->layer - layers.begin].at[t->site];
-    linear->rank = rank_of(t);
+    struct adapter_linear *linear =
+        t->site == ADAPTER_K_B ? NULL : &layer_of_target(ld, t)->at[t->site];
+    if (linear != NULL) linear->rank = rank_of(t);
     if (!row_parallel && range_count(s.rows) == 0) return status_ok();
     t->rows = t->is_b && !row_parallel ? s.rows : all_of(t->tensor->n_rows);
     t->cols = !t->is_b && row_parallel ? s.cols : all_of(t->tensor->n_cols);
+    if (linear == NULL) return heads_cut(ld, t, range_count(s.rows));
     t->packed = t->is_b ? &linear->b : &linear->a;
     *t->packed = (struct packed){
         .dtype = DTYPE_F32, .n_out = range_count(t->rows), .n_in = range_count(t->cols)};
@@ -261,25 +300,35 @@ static struct status target_cut(struct adapter_loading *ld, struct adapter_targe
     return !t->is_b && row_parallel ? take_leaves(ld, t) : status_ok();
 }
 
-static size_t target_bytes(const struct adapter_target *t)
+static size_t target_bytes(const struct adapter_loading *ld, const struct adapter_target *t)
 {
-    if (t->packed == NULL || t->packed->n_in == 0) return 0;
-    return (packed_bytes_of(t->packed) + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+    if (range_count(t->rows) == 0 || range_count(t->cols) == 0) return 0;
+    if (t->packed == NULL) return adapter_heads_place(layer_of_target(ld, t), t->is_b, NULL);
+    return adapter_packed_room(t->packed);
+}
+
+static void target_place(const struct adapter_loading *ld, const struct adapter_target *t,
+                         char *memory)
+{
+    if (t->packed == NULL)
+        adapter_heads_place(layer_of_target(ld, t), t->is_b, memory);
+    else
+        t->packed->data = memory;
 }
 
 /* Gives all targets their memory in one block, and lists the slabs to read. */
 static struct status targets_place(struct adapter_loading *ld, struct weights_block *block)
 {
-    for (size_t i = 0; i < ld->n_targets; i++) block->n_bytes += target_bytes(&ld->targets[i]);
+    for (size_t i = 0; i < ld->n_targets; i++) block->n_bytes += target_bytes(ld, &ld->targets[i]);
     TRY(mem_alloc(&ld->wants, ld->n_targets, sizeof *ld->wants, "an adapter"));
     TRY(mem_alloc(&ld->want_target, ld->n_targets, sizeof *ld->want_target, "an adapter"));
     if (block->n_bytes == 0) return status_ok();
     TRY(mem_map(&block->base, block->n_bytes, "an adapter"));
     for (size_t i = 0; i < ld->n_targets; i++) {
         const struct adapter_target *t = &ld->targets[i];
-        if (target_bytes(t) == 0) continue;
-        t->packed->data = (char *)block->base + block->n_used;
-        block->n_used += target_bytes(t);
+        if (target_bytes(ld, t) == 0) continue;
+        target_place(ld, t, (char *)block->base + block->n_used);
+        block->n_used += target_bytes(ld, t);
         ld->want_target[ld->n_wants] = (uint32_t)i;
         ld->wants[ld->n_wants++] = (struct slab_want){.tensor = t->tensor,
                                                       .n_outer = 1,
@@ -306,7 +355,13 @@ static void put_adapter_rows(const struct adapter_loading *ld, const struct adap
 {
     const struct arch *m = ld->from->model;
     const bool one_by_one = is_reordered(ld, t);
-    const size_t n_in = t->packed->n_in;
+    const size_t n_in = range_count(t->cols);
+    if (t->packed == NULL) {
+        const struct matrix_rows rows = {
+            .data = values, .stride_bytes = n_in * sizeof *values, .row0 = row0, .n = n_rows};
+        adapter_heads_take(ld->from->kern, layer_of_target(ld, t), t->is_b, &rows);
+        return;
+    }
     for (size_t i = 0; i < n_rows; i += one_by_one ? 1 : n_rows) {
         const uint64_t row = row0 + i;
         const struct matrix_rows rows = {
@@ -323,7 +378,7 @@ static struct status take_adapter_rows(void *ctx, const struct slab_piece *piece
 {
     const struct adapter_loading *ld = ctx;
     const struct adapter_target *t = &ld->targets[ld->want_target[piece->want]];
-    const size_t n_in = t->packed->n_in, n = (size_t)piece->n_rows * n_in;
+    const size_t n_in = range_count(t->cols), n = (size_t)piece->n_rows * n_in;
     float *values = NULL;
     TRY(mem_alloc(&values, n, sizeof *values, "rows of an adapter"));
     for (size_t r = 0; r < piece->n_rows; r++)
@@ -349,6 +404,24 @@ static struct status config_open(struct adapter_loading *ld)
         ckpt_path(ld->ckpt));
 }
 
+/* Adds the targets of tensor i of the adapter's file: one for each role in the model's tensor. */
+static struct status targets_add(struct adapter_loading *ld, size_t i)
+{
+    const struct arch *m = ld->from->model;
+    char linear[CKPT_NAME_MAX + 1];
+    size_t from = 0;
+    struct adapter_target t = {.tensor = ckpt_tensor_at(ld->ckpt, i)};
+    TRY(target_find(ld, &t, linear));
+    if (rank_of(&t) > ld->max_rank) ld->max_rank = rank_of(&t);
+    while ((t.linear = row_of(m, t.layer, linear, &from)) != NULL) {
+        struct adapter_target *to = &ld->targets[ld->n_targets++];
+        *to = t;
+        (void)site_of(t.linear->role, &to->site);
+        TRY(target_cut(ld, to));
+    }
+    return status_ok();
+}
+
 /* Does the part of a rank's loading that reads no weights. */
 static struct status adapter_prepare(struct adapter_loading *ld, const char *path,
                                      struct weights_block *block)
@@ -356,15 +429,11 @@ static struct status adapter_prepare(struct adapter_loading *ld, const char *pat
     TRY(ckpt_open(path, &ld->ckpt));
     TRY(config_open(ld));
     ld->adapter->digest = ckpt_digest(ld->ckpt);
-    ld->n_targets = ckpt_tensor_count(ld->ckpt);
-    TRY(mem_alloc(&ld->targets, ld->n_targets, sizeof *ld->targets, "an adapter"));
+    const size_t n = ckpt_tensor_count(ld->ckpt);
+    TRY(mem_alloc(&ld->targets, ROLES_MAX * n, sizeof *ld->targets, "an adapter"));
     TRY(mem_alloc(&ld->adapter->layers, range_count(ld->base->layers), sizeof *ld->adapter->layers,
                   "an adapter"));
-    for (size_t i = 0; i < ld->n_targets; i++) {
-        TRY(target_find(ld, i, &ld->targets[i]));
-        if (rank_of(&ld->targets[i]) > ld->max_rank) ld->max_rank = rank_of(&ld->targets[i]);
-        TRY(target_cut(ld, &ld->targets[i]));
-    }
+    for (size_t i = 0; i < n; i++) TRY(targets_add(ld, i));
     return targets_place(ld, block);
 }
 
@@ -421,6 +490,7 @@ struct status adapters_load(const struct weights_source *from, const struct weig
     struct adapters *a = NULL;
     *out = NULL;
     struct status st = comm_agree(from->comm, adapters_alloc(n, &a));
+    if (!status_failed(&st)) a->n_layers = range_count(base->layers);
     for (size_t i = 0; !status_failed(&st) && i < n; i++)
         st = adapter_load(from, base, &files[i], a);
     if (status_failed(&st)) adapters_destroy(&a);
@@ -428,10 +498,19 @@ struct status adapters_load(const struct weights_source *from, const struct weig
     return st;
 }
 
+static void adapter_free_layers(struct adapter *a, size_t n)
+{
+    for (size_t i = 0; a->layers != NULL && i < n; i++) {
+        mem_free(&a->layers[i].k_b);
+        mem_free(&a->layers[i].v_b);
+    }
+    mem_free(&a->layers);
+}
+
 void adapters_destroy(struct adapters **a)
 {
     if (*a == NULL) return;
-    for (size_t i = 0; i < (*a)->n; i++) mem_free(&(*a)->all[i].layers);
+    for (size_t i = 0; i < (*a)->n; i++) adapter_free_layers(&(*a)->all[i], (*a)->n_layers);
     for (size_t i = 0; i < (*a)->n_blocks; i++)
         mem_unmap(&(*a)->blocks[i].base, (*a)->blocks[i].n_bytes);
     mem_free(&(*a)->blocks);

@@ -15,10 +15,15 @@ enum adapter_site {
     ADAPTER_K,
     ADAPTER_V,
     ADAPTER_O,
-    ADAPTER_GATE, /* of a dense FFN, as the next two */
+    ADAPTER_GATE, /* of a dense FFN or of the shared experts, as the next two */
     ADAPTER_UP,
     ADAPTER_DOWN,
-    ADAPTER_SITE_COUNT
+    ADAPTER_Q_A,  /* latent attention: q's latent, */
+    ADAPTER_KV_A, /* and the two parts of kv_a_proj_with_mqa, next to each other */
+    ADAPTER_K_ROPE,
+    ADAPTER_SITE_COUNT,
+    ADAPTER_K_B = ADAPTER_SITE_COUNT, /* the heads' parts of kv_b_proj: adapter_layer.k_b, v_b */
+    ADAPTER_V_B
 };
 
 /* a and b are f32. Rows of B are in the order of the model's checkpoint (arch_rope_in_pairs). Where
@@ -27,15 +32,25 @@ enum adapter_site {
  * and down has all inputs, so no rank needs another's sums. */
 struct adapter_linear {
     uint32_t rank;   /* r; 0: none; the same on all ranks */
-    struct packed a; /* q, k, v, gate, up: [r, D]; o and down: [r, the weight's inputs on this
-                        rank], with the K-blocks and grid of the weight; n_in 0 and no data if this
-                        rank holds none of them */
-    struct packed b; /* times the adapter's scaling (in f64, rounded once to f32). q, k, v, gate,
-                        up: [this rank's outputs, r]; o and down: [D, r], on every rank */
+    struct packed a; /* o and down: [r, the weight's inputs on this rank], with the K-blocks and
+                        grid of the weight; n_in 0 and no data if this rank holds none of them.
+                        Others: [r, the weight's inputs] */
+    struct packed b; /* times the adapter's scaling (in f64, rounded once to f32). o and down: [D,
+                        r], on every rank. Others: [this rank's outputs, r] */
 };
 
+/* kv_b_proj gives each head a key part K_h and a value part V_h, and latent attention reads them in
+ * its absorbed form: K_h^T takes q into the space of the latents, V_h takes the output out of it.
+ * An adapter of kv_b_proj, A [r, kv_lora] and B of the rows [K_B,h; V_B,h] of each head, so adds
+ * A^T (K_B,h^T q) to the one and V_B,h (A x) to the other. Both are adapter_linears of a head:
+ *     k_b[h]: a = K_B,h^T [r, query_dim - rotary]    b = A^T [kv_lora, r]
+ *     v_b[h]: a = A [r, kv_lora]                     b = V_B,h [value_dim, r]
+ * with the scaling in the matrix of B. All heads share one A, and one A^T. */
 struct adapter_layer {
     struct adapter_linear at[ADAPTER_SITE_COUNT];
+    struct adapter_linear *k_b, *v_b; /* owned [heads of this rank]; NULL: kv_b_proj has no adapter,
+                                         or this rank has no heads */
+    uint32_t n_heads;                 /* of k_b and v_b */
 };
 
 struct adapter {
@@ -50,6 +65,7 @@ struct adapters {
     uint32_t max_rank;            /* the largest r of any linear of any adapter, in all stages */
     uint32_t max_outputs;         /* the most outputs of any B on this rank */
     uint64_t n_bytes;             /* of all weights above on this rank */
+    size_t n_layers;              /* of the stage */
     struct weights_block *blocks; /* owned memory */
     size_t n_blocks;
 };

@@ -20,6 +20,7 @@ import peft
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
+from peft.utils import transformers_weight_conversion
 from safetensors.torch import load_file, save_file
 
 from generated_weights import checkpoint_of
@@ -29,6 +30,9 @@ from make_goldens import ROUTER_GAP_LEAST, router_gaps
 HERE = Path(__file__).resolve().parent
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LINEARS = [*ATTENTION, "gate_proj", "up_proj", "down_proj"]
+FFN = LINEARS[4:]
+SHARED = [f"{module}.{linear}" for module in ("shared_expert", "shared_experts") for linear in FFN]
+LATENT = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]
 MOVES_LEAST = 0.1  # the least change of the logit that changes most in a row, relative to the largest one
 
 ADAPTERS = {
@@ -59,6 +63,18 @@ ADAPTERS = {
         r=2, lora_alpha=8, target_modules=["k_proj"], layers_to_transform=[4, 5])),
     "experts": dict(model="qwen3-moe", dtype=torch.float32, n_tokens=16, config=dict(
         r=2, lora_alpha=4, target_modules=ATTENTION)),
+    # latent attention, with the dense layer and the shared experts; the parts of kv_b_proj alone; a q without a latent
+    "latent": dict(model="deepseek-v3", dtype=torch.bfloat16, n_tokens=14, config=dict(
+        r=3, lora_alpha=6, target_modules=[*LATENT, *FFN], rank_pattern={"kv_b_proj": 2})),
+    "latent-heads": dict(model="deepseek-v3", dtype=torch.float16, n_tokens=9, config=dict(
+        r=4, lora_alpha=12, target_modules=["kv_b_proj"])),
+    "shared-experts": dict(model="deepseek-v3", dtype=torch.float16, n_tokens=5, config=dict(
+        r=2, lora_alpha=8, target_modules=SHARED)),
+    "latent-query": dict(model="deepseek-v2-lite", dtype=torch.float16, n_tokens=8, config=dict(
+        r=2, lora_alpha=6, target_modules=["q_proj", "kv_a_proj_with_mqa", "kv_b_proj"])),
+    # shared experts with a gate of their own
+    "gated-shared": dict(model="qwen2-moe", dtype=torch.float16, n_tokens=6, config=dict(
+        r=2, lora_alpha=8, target_modules=["v_proj", *SHARED])),
 }
 
 
@@ -113,7 +129,15 @@ def write_adapter(name, spec):
     print(f"{name}: a row's logits move by {moved:.3f} of the largest or more, router gap {gap}")
 
 
+def keep_targets():
+    """Lets targets named gate_proj, up_proj and down_proj be linears alone. With a transformers that joins the
+    routed experts into one parameter, peft would move these targets to the experts.
+    """
+    transformers_weight_conversion.convert_peft_config_for_transformers = lambda *_, **__: None
+
+
 def main():
+    keep_targets()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     with torch.no_grad():

@@ -27,9 +27,18 @@ struct adapted {
     size_t n_cut_by_outputs, n_compared;
 };
 
-static const char *const site_names[ADAPTER_SITE_COUNT] = {
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+static const char *const site_names[ADAPTER_V_B + 1] = {"self_attn.q_proj",
+                                                        "self_attn.k_proj",
+                                                        "self_attn.v_proj",
+                                                        "self_attn.o_proj",
+                                                        "mlp.gate_proj",
+                                                        "mlp.up_proj",
+                                                        "mlp.down_proj",
+                                                        "self_attn.q_a_proj",
+                                                        "self_attn.kv_a_proj_with_mqa",
+                                                        "self_attn.kv_a_proj_with_mqa",
+                                                        "self_attn.kv_b_proj",
+                                                        "self_attn.kv_b_proj"};
 
 /* ---- files ---- */
 
@@ -90,7 +99,9 @@ static float *published(struct adapted *a, uint32_t layer, enum adapter_site sit
                         uint32_t *n_rows, uint32_t *n_cols)
 {
     char name[128];
-    snprintf(name, sizeof name, "model.layers.%u.%s.lora_%c.weight", layer, site_names[site], part);
+    const char *linear = site_names[site];
+    if (site == ADAPTER_Q && a->arch.attn.q_lora > 0) linear = "self_attn.q_b_proj";
+    snprintf(name, sizeof name, "model.layers.%u.%s.lora_%c.weight", layer, linear, part);
     const struct ckpt_tensor *t = ckpt_find(a->adapter, name);
     CU_ASSERT_PTR_NOT_NULL_FATAL(t);
     void *stored = malloc(t->n_bytes);
@@ -146,6 +157,12 @@ static struct range own_of(const struct layout *l, struct layout_place at, enum 
     case ADAPTER_O:
         if (l->cuts_outputs) return (struct range){0, m->attn.n_heads * m->attn.value_dim};
         return times(layout_heads(l, at.tp), m->attn.value_dim);
+    case ADAPTER_Q_A:
+        return (struct range){0, m->attn.q_lora};
+    case ADAPTER_KV_A:
+        return (struct range){0, m->attn.kv_lora};
+    case ADAPTER_K_ROPE:
+        return (struct range){m->attn.kv_lora, m->attn.kv_lora + m->attn.rotary};
     case ADAPTER_DOWN:
         return l->cuts_outputs ? (struct range){0, m->ffn} : layout_ffn(l, at.tp);
     default:
@@ -183,6 +200,51 @@ static void compare_linear(struct adapted *a, const struct layout *l, struct lay
     free(whole_b);
 }
 
+/* Returns the transpose of rows of a matrix [.., n_cols]; owner: the caller, free. */
+static float *transposed(const float *whole, uint32_t n_cols, struct range rows)
+{
+    const uint32_t n = range_count(rows);
+    float *out = malloc((size_t)n * n_cols * sizeof *out);
+    for (uint32_t r = 0; r < n; r++)
+        for (uint32_t c = 0; c < n_cols; c++)
+            out[c * n + r] = whole[(size_t)(rows.begin + r) * n_cols + c];
+    return out;
+}
+
+/* Compares the parts of the heads of kv_b_proj, of which a place holds `heads`. */
+static void compare_heads(struct adapted *a, struct range heads, uint32_t layer,
+                          const struct adapter_layer *x)
+{
+    const struct arch *m = &a->arch;
+    const uint32_t n_k = m->attn.query_dim - m->attn.rotary, n_v = m->attn.value_dim;
+    uint32_t rank, latent, n_out, r;
+    if (range_count(heads) == 0 || !a->has(layer, ADAPTER_K_B)) {
+        CU_ASSERT(x->k_b == NULL && x->v_b == NULL);
+        return;
+    }
+    float *whole_a = published(a, layer, ADAPTER_K_B, 'A', &rank, &latent);
+    float *whole_b = published(a, layer, ADAPTER_K_B, 'B', &n_out, &r);
+    float *a_t = transposed(whole_a, latent, (struct range){0, rank});
+    const struct range ranks = {0, rank}, latents = {0, latent};
+    const double scaling = a->scaling(layer, ADAPTER_K_B);
+    CU_ASSERT_FATAL(x->n_heads == range_count(heads) && n_out == m->attn.n_heads * (n_k + n_v));
+    for (uint32_t h = 0; h < x->n_heads; h++) {
+        const uint32_t first = (heads.begin + h) * (n_k + n_v);
+        const struct range k = {first, first + n_k}, v = {first + n_k, first + n_k + n_v};
+        float *k_t = transposed(whole_b, rank, k);
+        CU_ASSERT(x->k_b[h].rank == rank && x->v_b[h].rank == rank);
+        CU_ASSERT(holds(&x->k_b[h].a, k_t, n_k, ranks, (struct range){0, n_k}, scaling));
+        CU_ASSERT(holds(&x->k_b[h].b, a_t, rank, latents, ranks, 1));
+        CU_ASSERT(holds(&x->v_b[h].a, whole_a, latent, ranks, latents, 1));
+        CU_ASSERT(holds(&x->v_b[h].b, whole_b, rank, v, ranks, scaling));
+        free(k_t);
+    }
+    a->n_compared++;
+    free(whole_a);
+    free(whole_b);
+    free(a_t);
+}
+
 /* ---- layouts ---- */
 
 static void load_cut(const struct layout *whole, struct adapted *a, bool in_memory)
@@ -211,6 +273,9 @@ static void load_cut(const struct layout *whole, struct adapted *a, bool in_memo
             for (int site = 0; site < ADAPTER_SITE_COUNT; site++)
                 compare_linear(a, l, at, layer, (enum adapter_site)site,
                                &found->all[i].layers[layer - base.layers.begin].at[site]);
+        for (uint32_t layer = base.layers.begin; layer < base.layers.end; layer++)
+            compare_heads(a, layout_heads(l, at.tp), layer,
+                          &found->all[i].layers[layer - base.layers.begin]);
     }
     CU_ASSERT_EQUAL(found->n_bytes > 0, a->n_compared > n_before);
     CU_ASSERT_EQUAL(found->max_rank, a->max_rank);
@@ -247,8 +312,27 @@ static double all_scaling(uint32_t layer, enum adapter_site site)
 
 static bool all_has(uint32_t layer, enum adapter_site site)
 {
+    return site <= ADAPTER_DOWN && (layer == 1 || layer == 3);
+}
+
+static double heads_scaling(uint32_t layer, enum adapter_site site)
+{
+    (void)layer;
     (void)site;
-    return layer == 1 || layer == 3;
+    return 3;
+}
+
+static bool heads_has(uint32_t layer, enum adapter_site site)
+{
+    (void)layer;
+    return site == ADAPTER_K_B;
+}
+
+static bool latent_has(uint32_t layer, enum adapter_site site)
+{
+    (void)layer;
+    return site == ADAPTER_Q || site == ADAPTER_KV_A || site == ADAPTER_K_ROPE ||
+           site == ADAPTER_K_B;
 }
 
 static void ranks_hold_their_parts_of_attention(void)
@@ -277,6 +361,26 @@ static void ranks_hold_their_parts_of_all_linears(void)
     free(a);
 }
 
+static void ranks_hold_their_parts_of_latent_attention(void)
+{
+    static const struct {
+        const char *model, *adapter;
+        bool (*has)(uint32_t layer, enum adapter_site site);
+        uint32_t max_rank;
+    } cases[] = {{"deepseek-v3", "latent-heads", heads_has, 4},
+                 {"deepseek-v2-lite", "latent-query", latent_has, 2}};
+    struct adapted *a = malloc(sizeof *a);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        adapted_open(a, cases[i].model, cases[i].adapter);
+        a->scaling = heads_scaling;
+        a->has = cases[i].has;
+        a->max_rank = cases[i].max_rank;
+        CU_ASSERT(util_each_layout(&a->layout_model, load_layout, a) > 0 && a->n_compared > 0);
+        adapted_close(a);
+    }
+    free(a);
+}
+
 /* On one rank any allocation may fail, and everything is released. */
 static void every_failed_allocation_is_a_status(void)
 {
@@ -285,7 +389,7 @@ static void every_failed_allocation_is_a_status(void)
     struct adapted *a = malloc(sizeof *a);
     struct layout *l = malloc(sizeof *l);
     if (util_n_ranks() > 1) goto out;
-    adapted_open(a, "llama-gqa", "all-linears");
+    adapted_open(a, "deepseek-v3", "latent");
     CU_ASSERT_EQUAL_FATAL(layout_build(&a->layout_model, 1, &flags, l).code, STATUS_OK);
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
     struct comm *c = util_comm(l, 0);
@@ -404,9 +508,14 @@ static void adapters_that_do_not_fit_are_refused_by_name(void)
         {"phi3", "model.layers.0.self_attn.qkv_proj", 4, 64, 128, 4, "published as one tensor"},
         {"apertus", "model.layers.0.mlp.up_proj", 4, 64, 96, 4, "FFN without a gate"},
         {"qwen3-moe", "model.layers.0.mlp.gate", 4, 64, 8, 4, "adapters of routers"},
-        {"deepseek-v3", "model.layers.1.self_attn.o_proj", 4, 64, 64, 4, "latent attention"},
-        {"deepseek-v3", "model.layers.1.mlp.shared_experts.up_proj", 4, 64, 64, 4,
-         "adapters of shared experts"},
+        {"deepseek-v3", "model.layers.1.mlp.gate", 4, 64, 12, 4, "adapters of routers"},
+        {"deepseek-v3", "model.layers.1.self_attn.kv_a_proj_with_mqa", 4, 64, 32, 4,
+         "A [r, 64] and B [48, r]"},
+        {"deepseek-v3", "model.layers.1.self_attn.kv_b_proj", 4, 32, 128, 4,
+         "A [r, 32] and B [256, r]"},
+        {"deepseek-v32", "model.layers.1.self_attn.indexer.wk", 4, 32, 32, 4,
+         "gates and of an index"},
+        {"deepseek-v4", "model.layers.1.self_attn.o_b_proj", 4, 64, 64, 4, "several residual"},
         {"qwen3-next", "model.layers.0.linear_attn.out_proj", 4, 64, 64, 4, "recurrent layers"},
     };
     for (size_t i = 0; i < sizeof misfits / sizeof misfits[0]; i++) try_misfit(&misfits[i], lora);
@@ -426,6 +535,8 @@ void suite_adapters(CU_pSuite suite)
     CU_add_test(suite, "ranks hold their parts of attention", ranks_hold_their_parts_of_attention);
     CU_add_test(suite, "ranks hold their parts of all linears",
                 ranks_hold_their_parts_of_all_linears);
+    CU_add_test(suite, "ranks hold their parts of latent attention",
+                ranks_hold_their_parts_of_latent_attention);
     CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);
     CU_add_test(suite, "adapters that do not fit are refused by name",
                 adapters_that_do_not_fit_are_refused_by_name);
