@@ -125,19 +125,38 @@ static bool layer_of_linear(const struct arch *m, const char *name, uint32_t *la
     return *end == '.' && n < m->n_layers;
 }
 
-/* Finds the next row, from *i on, of a tensor of the model, by its name without ".weight"; sets *i
- * to the row behind it. */
+/* True when a linear of transformers is the model's tensor `name`. The modules of some families
+ * have other names in transformers than their tensors have in a checkpoint. */
+static bool is_linear_of(const char *linear, const char *name)
+{
+    static const char *const renamed[][2] = {
+        {"", ""},
+        {".feed_forward.", ".mlp."},                 /* Llama-4's dense FFN */
+        {".mlp.shared_experts.", ".mlp.shared_mlp."} /* Hy3 */
+    };
+    char wanted[CKPT_NAME_MAX + 16];
+    for (size_t i = 0; i < sizeof renamed / sizeof renamed[0]; i++) {
+        const char *at = strstr(linear, renamed[i][0]);
+        if (at == NULL) continue;
+        snprintf(wanted, sizeof wanted, "%.*s%s%s.weight", (int)(at - linear), linear,
+                 renamed[i][1], at + strlen(renamed[i][0]));
+        if (strcmp(name, wanted) == 0) return true;
+    }
+    return false;
+}
+
+/* Finds the next row, from *i on, of a tensor of the model, by its linear; sets *i to the row behind
+ * it. */
 static const struct arch_tensor *row_of(const struct arch *m, uint32_t layer, const char *linear,
                                         size_t *i)
 {
-    char wanted[CKPT_NAME_MAX + 8], name[CKPT_NAME_MAX];
+    char name[CKPT_NAME_MAX];
     const struct arch_tensor *t;
-    snprintf(wanted, sizeof wanted, "%s.weight", linear);
     while ((t = arch_tensor_at(*i)) != NULL) {
         ++*i;
         if ((t->part & arch_layer_parts(m, layer)) == 0) continue;
         arch_tensor_name(t, m->family, layer, name, sizeof name);
-        if (strcmp(name, wanted) == 0) return t;
+        if (is_linear_of(linear, name)) return t;
     }
     return NULL;
 }
@@ -200,11 +219,10 @@ static struct status scaling_of(const struct adapter_loading *ld, const char *li
 
 /* Refuses a model's weight that was quantized by AWQ or SmoothQuant: these scale the linear's
  * inputs, for which the adapter was not trained. */
-static struct status check_weight(const struct adapter_loading *ld, const struct adapter_target *t,
-                                  const char *linear)
+static struct status check_weight(const struct adapter_loading *ld, const struct adapter_target *t)
 {
-    char name[CKPT_NAME_MAX + 8];
-    snprintf(name, sizeof name, "%s.weight", linear);
+    char name[CKPT_NAME_MAX];
+    arch_tensor_name(t->linear, ld->from->model->family, t->layer, name, sizeof name);
     const struct ckpt_tensor *w = ckpt_find(ld->from->ckpt, name);
     const char *method = w != NULL && w->method != NULL ? w->method : "";
     if (strcmp(method, "awq") != 0 && strcmp(method, "smoothquant") != 0) return status_ok();
@@ -232,7 +250,7 @@ static struct status target_find(const struct adapter_loading *ld, struct adapte
                            ckpt_path(ld->ckpt), name, other);
     TRY(check_pair(ld, t, ckpt_find(ld->ckpt, other)));
     TRY(scaling_of(ld, linear, &t->scaling));
-    return check_weight(ld, t, linear);
+    return check_weight(ld, t);
 }
 
 /* ---- a rank's slabs ---- */
@@ -414,6 +432,7 @@ static struct status targets_add(struct adapter_loading *ld, size_t i)
     TRY(target_find(ld, &t, linear));
     if (rank_of(&t) > ld->max_rank) ld->max_rank = rank_of(&t);
     while ((t.linear = row_of(m, t.layer, linear, &from)) != NULL) {
+        assert(ld->n_targets < ROLES_MAX * ckpt_tensor_count(ld->ckpt));
         struct adapter_target *to = &ld->targets[ld->n_targets++];
         *to = t;
         (void)site_of(t.linear->role, &to->site);

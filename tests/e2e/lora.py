@@ -5,7 +5,7 @@ usage: lora.py SHOAL COMPARE_LOGITS WORK_FOLDER
 Lines with eight different adapters and lines without one run in one batch.
 Every logit must be within 1e-4 of the largest one: on one rank and in several layouts, with whole prompts
 and with one token per step. The rows' bytes are the same in all of them, and with plain C kernels. Without
-its adapter a line must fail the comparison. Beside int8 weights the bytes are the same in several layouts, too.
+its adapter a line must fail the comparison. Beside quantized weights the bytes are the same in several layouts, too.
 An adapter of another model is refused by name.
 """
 import json
@@ -31,6 +31,8 @@ CASES = {
                     [["--chunk", "1"], ["--tp", "2", "--chunk", "5"], ["--pp", "2"],
                      ["--dp", "2", "--tp", "2", "--ep", "4"]]),
     "deepseek-v2-lite": (["latent-query"], [["--tp", "2", "--ep", "1", "--chunk", "3"]]),
+    "hy3": (["renamed-shared"], [["--tp", "2", "--ep", "1"]]),
+    "llama4": (["renamed-dense"], [["--tp", "2", "--chunk", "3"]]),
     "qwen2-moe": (["gated-shared"], [["--ep", "2"], ["--tp", "2", "--ep", "1", "--chunk", "4"]]),
 }
 
@@ -101,14 +103,14 @@ class LoraTest:
                           "--output", self.work / "none.jsonl", "--adapter", f"a={self.work / file}")
         expect(done.status == 3 and all(word in done.err for word in words), f"{words}: {done}")
 
-    def check_quantized(self, name, layouts):
-        """The same bytes in all layouts beside weights that read quantized rows."""
-        model = self.work / f"{name}-int8.h5"
-        self.shoal.must("quantize", self.work / f"{name}.h5", model, "--format", "int8")
+    def check_quantized(self, name, quantized, layouts):
+        """The same bytes in all layouts beside quantized weights, some of which read quantized rows."""
+        model = self.work / f"{name}-{quantized}.h5"
+        self.shoal.must("quantize", self.work / f"{name}.h5", model, "--format", quantized)
         named = {adapter: self.work / f"{adapter}.h5" for adapter in CASES[name][0]}
         hashes = {self.score(name, model, named, flags, n_ranks(flags))[1] for flags in [[], *layouts]}
         hashes.add(self.score(name, model, named, [], 0, env={"SHOAL_KERNELS": "ref"})[1])
-        expect(len(hashes) == 1, f"{name}: rows of int8 differ between layouts or kernels")
+        expect(len(hashes) == 1, f"{name}: rows of {quantized} differ between layouts or kernels")
 
     def check_usage(self):
         """Names that would hide a model or a file."""
@@ -127,7 +129,9 @@ class LoraTest:
         for name in CASES:
             self.check_model(name)
             if name == "deepseek-v3":
-                self.check_quantized(name, [["--tp", "2", "--chunk", "3"], ["--dp", "2", "--tp", "2", "--ep", "4"]])
+                for quantized in ("int8", "int4-g32", "fp8"):
+                    self.check_quantized(name, quantized, [["--tp", "2", "--chunk", "3"],
+                                                           ["--dp", "2", "--tp", "2", "--ep", "4"]])
         self.check_refused("qwen3-moe.h5", "all-linears.h5", "all-linears.h5: tensor model.layers.",
                            "the model has no such linear")
         self.check_refused("qwen3-moe.h5", "llama-gqa.h5", "is not an adapter's checkpoint")

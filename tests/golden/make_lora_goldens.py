@@ -72,6 +72,14 @@ ADAPTERS = {
         r=2, lora_alpha=8, target_modules=SHARED)),
     "latent-query": dict(model="deepseek-v2-lite", dtype=torch.float16, n_tokens=8, config=dict(
         r=2, lora_alpha=6, target_modules=["q_proj", "kv_a_proj_with_mqa", "kv_b_proj"])),
+    # linears whose modules have other names in transformers than the tensors have in a checkpoint
+    "renamed-shared": dict(model="hy3", dtype=torch.float16, n_tokens=4, config=dict(
+        r=1, lora_alpha=6, target_modules=SHARED)),
+    "renamed-dense": dict(model="llama4", dtype=torch.float16, n_tokens=4, config=dict(
+        r=1, lora_alpha=6, target_modules=[f"feed_forward.{linear}" for linear in FFN])),
+    # a model with a prediction layer, which no adapter changes
+    "predicted": dict(model="deepseek-v3-mtp", dtype=torch.float16, n_tokens=7, config=dict(
+        r=2, lora_alpha=6, target_modules=[*LATENT, *FFN])),
     # shared experts with a gate of their own
     "gated-shared": dict(model="qwen2-moe", dtype=torch.float16, n_tokens=6, config=dict(
         r=2, lora_alpha=8, target_modules=["v_proj", *SHARED])),
