@@ -131,11 +131,15 @@ QUANTIZED.update(FP8_CODES)
 # The model named before the last dash with a draft model, in as many runs as a family: itself, quantized to this
 # format, so that drafts are right and wrong. Their base run has no drafts.
 DRAFTED = {"demo-draft": "int4"}
+# The model named before the last dash, whose lines have these adapters in turn, or none; in as many runs as a family.
+ADAPTED = {"deepseek-v3-lora": ["latent", "latent-heads", "shared-experts"],
+           "deepseek-v3-mtp-lora": ["predicted"],
+           "qwen2-moe-lora": ["gated-shared"], "dense-lora": ["attention", "all-linears"]}
 
 
 def source_of(name):
     """The model from which a quantized model is made; for others, the model itself."""
-    return name.rsplit("-", 1)[0] if name in QUANTIZED or name in KV_TYPES or name in DRAFTED else name
+    return name.rsplit("-", 1)[0] if any(name in kind for kind in (QUANTIZED, KV_TYPES, DRAFTED, ADAPTED)) else name
 
 
 def has_experts(name):
@@ -153,14 +157,18 @@ def has_states(name):
 
 
 FAMILY_DIMENSIONS["model"] = (FAMILIES + list(KV_TYPES) + ["mixtral-int8", "head100-int8", "gemma4-int8", "deepseek-v4-int8"] +
-                              list(FP8_CODES) + list(DRAFTED))
+                              list(FP8_CODES) + list(DRAFTED) + list(ADAPTED))
 HAS_EXPERTS = {name: has_experts(name) for name in
                DIMENSIONS["model"] + FAMILY_DIMENSIONS["model"]}
 
 
+def is_predicting(name):
+    return source_of(name).endswith("-mtp")
+
+
 def drafts_of(row):
     """--speculate of a row. A prediction layer guesses in place of the text where drafts are forced."""
-    return "mtp" if row["model"].endswith("-mtp") and row["drafts"] == "7" else row["drafts"]
+    return "mtp" if is_predicting(row["model"]) and row["drafts"] == "7" else row["drafts"]
 
 
 KINDS = [("states", STATES), ("sparse", '"index_topk"'), ("latent", '"kv_lora_rank": [1-9]'),
@@ -174,9 +182,9 @@ def kind_of(name):
         return "types"
     if name in DRAFTED:
         return "experts"
-    if name.endswith("-mtp"):
+    if is_predicting(name):
         return "mtp"
-    text = (SOURCES[name] / "config.json").read_text()
+    text = (SOURCES[source_of(name)] / "config.json").read_text()
     kinds = [kind for kind, pattern in KINDS if re.search(pattern, text)]
     return kinds[0] if kinds else "experts" if HAS_EXPERTS[name] else "dense"
 
@@ -302,6 +310,16 @@ def text_lines():
     return with_answers(with_repeats(with_growers(lines), "prompt", 300), "prompt")
 
 
+def with_adapters(lines, names):
+    """The lines with the adapters in turn, and with none. r13 has that of the line with whose prompt it begins, r14
+    that of the line it repeats.
+    """
+    turns = [*names, None]
+    alike = {"r13": 11, "r14": 6}
+    chosen = [(line, turns[alike.get(line["custom_id"], i) % len(turns)]) for i, line in enumerate(lines)]
+    return [{**line, "adapter": name} if name else line for line, name in chosen]
+
+
 def name_of(row):
     return " ".join(f"{key}={value}" for key, value in row.items())
 
@@ -356,12 +374,15 @@ class Law:
         return [name for d in self.dimensions() for name in d["model"]]
 
     def model(self, name):
-        if name in KV_TYPES or name in DRAFTED:
+        if name in KV_TYPES or name in DRAFTED or name in ADAPTED:
             name = source_of(name)
         return self.work / f"{name}.h5"
 
     def draft(self, name):
         return self.work / f"{name}.h5"
+
+    def adapter(self, name, adapter):
+        return self.work / f"{name}.{adapter}.h5"
 
     def load(self, name):
         """The report of a model's base run, which counts the tokens of each expert."""
@@ -387,6 +408,10 @@ class Law:
         else:
             config = json.loads((SOURCES[source] / "config.json").read_text())
             lines = token_lines(config.get("text_config", config)["vocab_size"])
+        for adapter in ADAPTED.get(name, []):
+            self.shoal.must("convert", GOLDENS.parent / "adapters" / adapter / "hf", self.adapter(name, adapter))
+        if name in ADAPTED:
+            lines = with_adapters(lines, ADAPTED[name])
         write_lines(self.work / f"{name}-given.jsonl", lines)
         random.Random(7).shuffle(lines)
         write_lines(self.work / f"{name}-shuffled.jsonl", lines)
@@ -421,6 +446,8 @@ class Law:
             argv += ["--kv-dtype", KV_TYPES[row["model"]]]
         if self.has_draft(row):
             argv += ["--draft", self.draft(row["model"])]
+        for adapter in ADAPTED.get(row["model"], []):
+            argv += ["--adapter", f"{adapter}={self.adapter(row['model'], adapter)}"]
         if row["model"] in FP8_CODES:
             argv += ["--fp8-activations", "int8"]
         if row["batch"]:

@@ -121,22 +121,34 @@ class TwoHostsTest:
         expect(whole.read_bytes() == found.read_bytes(), "hidden rows in halves: other bytes than one rank")
 
     def adapters(self):
-        """A x of row-parallel linears is summed over both hosts, for lines of two adapters and of none."""
-        model, lines, whole = self.work / "llama.h5", self.work / "adapted.jsonl", self.work / "adapted.whole.jsonl"
-        self.shoal.must("convert", GOLDENS / "llama-gqa" / "hf", model)
-        flags = []
-        for name in ("attention", "all-linears"):
+        """A x of row-parallel linears is summed over both hosts, for lines of several adapters and of none. Where
+        rows travel to experts, adapters change the other half's attention and its shared experts meanwhile.
+        """
+        self.adapted("llama-gqa", ["attention", "all-linears"], ["tp 4"])
+        self.adapted("deepseek-v3", ["latent", "latent-heads", "shared-experts"], ACROSS, "--overlap", "on")
+
+    def adapted(self, golden, names, layouts, *flags):
+        model, plain, lines = (self.work / f"{golden}{end}" for end in (".h5", ".plain.jsonl", ".adapted.jsonl"))
+        self.shoal.must("convert", checkpoint_of(GOLDENS / golden, self.work / f"{golden}-hf"), model)
+        loaded, turns = [], [None, *names]
+        for name in names:
             self.shoal.must("convert", GOLDENS.parent / "adapters" / name / "hf", self.work / f"{name}.h5")
-            flags += ["--adapter", f"{name}={self.work / name}.h5"]
-        write_lines(lines, [dict(custom_id=f"l{i}", prompt_token_ids=list(range(3 + i, 40 + 2 * i)), max_tokens=8,
-                                 logprobs=1, adapter=(None, "attention", "all-linears")[i % 3]) for i in range(9)])
-        self.shoal.must("generate", "--model", model, "--input", lines, "--output", whole, *flags)
-        plain = self.work / "plain.jsonl"
-        self.shoal.must("generate", "--model", model, "--input", lines, "--output", plain)
-        expect(hash_rows(plain) != hash_rows(whole), "the adapters change nothing")
-        output, said, _ = self.generate(model, lines, *LAYOUTS["tp 4"], *flags)
-        expect(hash_rows(output) == hash_rows(whole), f"adapters, tp 4: other bytes than one rank\n{said}")
-        print(f"adapters, tp 4: sha256 {hash_rows(output)}, as on one rank")
+            loaded += ["--adapter", f"{name}={self.work / name}.h5"]
+        asked = [dict(custom_id=f"l{i}", prompt_token_ids=list(range(3 + i, 40 + 2 * i)), max_tokens=8, logprobs=1)
+                 for i in range(9)]
+        write_lines(plain, asked)
+        write_lines(lines, [{**line, "adapter": turns[i % len(turns)]} for i, line in enumerate(asked)])
+        hashes = []
+        for prompts in (plain, lines):
+            whole = self.work / "adapted.whole.jsonl"
+            self.shoal.must("generate", "--model", model, "--input", prompts, "--output", whole, "--restart", *loaded)
+            hashes.append(hash_rows(whole))
+        expect(hashes[0] != hashes[1], "the adapters change nothing")
+        for name in layouts:
+            output, said, _ = self.generate(model, lines, *LAYOUTS[name], *flags, *loaded)
+            expect(hash_rows(output) == hashes[1], f"{golden} with adapters, {name}: other bytes than one rank\n{said}")
+            expect(("in two halves as asked" in said) == ("--overlap" in flags), f"{name}: halves\n{said}")
+            print(f"{golden} with adapters, {name}: sha256 {hashes[1]}, as on one rank")
 
     def family_in_halves(self, family):
         """The two halves of a step cut a sequence of the family's longest golden prompt; the rows' log-probabilities
