@@ -31,6 +31,7 @@ CASES = {
                     [["--chunk", "1"], ["--tp", "2", "--chunk", "5"], ["--pp", "2"],
                      ["--dp", "2", "--tp", "2", "--ep", "4"]]),
     "deepseek-v2-lite": (["latent-query"], [["--tp", "2", "--ep", "1", "--chunk", "3"]]),
+    "deepseek-v3-mtp": (["predicted"], [["--tp", "2", "--chunk", "3"]]),
     "hy3": (["renamed-shared"], [["--tp", "2", "--ep", "1"]]),
     "llama4": (["renamed-dense"], [["--tp", "2", "--chunk", "3"]]),
     "qwen2-moe": (["gated-shared"], [["--ep", "2"], ["--tp", "2", "--ep", "1", "--chunk", "4"]]),
