@@ -38,17 +38,14 @@ static int by_name(const void *a, const void *b)
 }
 
 /* Sets *out to the name by which request lines choose the adapter, the file's digest, and a hash of
- * the digest as its key. Adds the bytes of the file's matrices to *n_bytes. */
-static struct status read_digest(const struct adapter_file *file, struct request_adapter *out,
-                                 uint64_t *n_bytes)
+ * the digest as its key. Adds the bytes of its matrices in memory to *n_bytes. */
+static struct status read_digest(const struct adapter_file *file, const struct arch *model,
+                                 struct request_adapter *out, uint64_t *n_bytes)
 {
     struct ckpt *c = NULL;
     TRY(status_wrap(ckpt_open(file->path, &c), "--adapter %s", file->name));
     const struct ckpt_digest digest = ckpt_digest(c);
-    for (size_t i = 0; i < ckpt_tensor_count(c); i++) {
-        const struct ckpt_tensor *t = ckpt_tensor_at(c, i);
-        *n_bytes += t->n_rows * t->n_cols * sizeof(float);
-    }
+    *n_bytes += adapters_file_bytes(model, c);
     const uint64_t key = XXH3_64bits(&digest, sizeof digest);
     ckpt_close(&c);
     *out = (struct request_adapter){
@@ -56,7 +53,8 @@ static struct status read_digest(const struct adapter_file *file, struct request
     return status_ok();
 }
 
-static struct status read_adapter_files(struct job_adapters *a, const struct flag_list *flags)
+static struct status read_adapter_files(struct job_adapters *a, const struct arch *model,
+                                        const struct flag_list *flags)
 {
     char *at = a->text;
     for (size_t i = 0; i < flags->n; i++) TRY(read_flag(flags->values[i], &at, &a->files[i]));
@@ -64,13 +62,14 @@ static struct status read_adapter_files(struct job_adapters *a, const struct fla
     for (size_t i = 0; i < flags->n; i++) {
         if (i > 0 && strcmp(a->files[i - 1].name, a->files[i].name) == 0)
             return status_make(STATUS_USAGE, "--adapter: two are named \"%s\"", a->files[i].name);
-        TRY(read_digest(&a->files[i], &a->rules[i], &a->n_bytes));
+        TRY(read_digest(&a->files[i], model, &a->rules[i], &a->n_bytes));
     }
     a->n = flags->n;
     return status_ok();
 }
 
-struct status job_adapters_read(struct job_adapters *a, const struct flag_list *flags)
+struct status job_adapters_read(struct job_adapters *a, const struct arch *model,
+                                const struct flag_list *flags)
 {
     size_t n_bytes = 0;
     if (flags->n == 0) return status_ok();
@@ -78,7 +77,7 @@ struct status job_adapters_read(struct job_adapters *a, const struct flag_list *
     TRY(mem_alloc(&a->text, n_bytes, 1, "adapters"));
     TRY(mem_alloc(&a->files, flags->n, sizeof *a->files, "adapters"));
     TRY(mem_alloc(&a->rules, flags->n, sizeof *a->rules, "adapters"));
-    return read_adapter_files(a, flags);
+    return read_adapter_files(a, model, flags);
 }
 
 void job_adapters_fini(struct job_adapters *a)

@@ -20,9 +20,11 @@ struct job_adapters {
     struct adapters *loaded;       /* NULL: not yet, or a dry run */
 };
 
-/* Local. Reads each NAME=FILE.h5 and opens each file for its digest. Errors: STATUS_USAGE (another
+/* Local. Reads each NAME=FILE.h5 and opens each file for its digest and its bytes beside the model.
+ * Errors: STATUS_USAGE (another
  * form, a name that is used twice or has bytes besides letters, digits and ._:/-), ckpt_open's. */
-struct status job_adapters_read(struct job_adapters *a, const struct flag_list *flags);
+struct status job_adapters_read(struct job_adapters *a, const struct arch *model,
+                                const struct flag_list *flags);
 void job_adapters_fini(struct job_adapters *a);
 
 /* Local. Appends a journal's settings: each adapter's name and digest. */

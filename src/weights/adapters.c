@@ -46,132 +46,21 @@ struct adapter_loading {
 
 enum { ROLES_MAX = 2 /* in one tensor that an adapter may change */ };
 
-static const char *const pair_ends[2] = {".lora_A.weight", ".lora_B.weight"};
+static const char *const pair_ends[2] = {ADAPTER_A_END, ADAPTER_B_END};
 
 /* ---- the linear of a tensor ---- */
-
-static bool site_of(enum weight_role role, enum adapter_site *out)
-{
-    static const struct {
-        enum weight_role role;
-        enum adapter_site site;
-    } sites[] = {{WEIGHT_Q, ADAPTER_Q},
-                 {WEIGHT_K, ADAPTER_K},
-                 {WEIGHT_V, ADAPTER_V},
-                 {WEIGHT_O, ADAPTER_O},
-                 {WEIGHT_UP, ADAPTER_UP},
-                 {WEIGHT_GATE, ADAPTER_GATE},
-                 {WEIGHT_DOWN, ADAPTER_DOWN},
-                 {WEIGHT_SHARED_UP, ADAPTER_UP},
-                 {WEIGHT_SHARED_GATE, ADAPTER_GATE},
-                 {WEIGHT_SHARED_DOWN, ADAPTER_DOWN},
-                 {WEIGHT_Q_A, ADAPTER_Q_A},
-                 {WEIGHT_KV_A, ADAPTER_KV_A},
-                 {WEIGHT_K_ROPE, ADAPTER_K_ROPE},
-                 {WEIGHT_KV_B, ADAPTER_K_B}};
-    for (size_t i = 0; i < sizeof sites / sizeof sites[0]; i++) {
-        if (sites[i].role != role) continue;
-        *out = sites[i].site;
-        return true;
-    }
-    return false;
-}
-
-/* Returns why a tensor of the model takes no adapter; NULL: it takes one. */
-static const char *adapter_refusal(const struct arch *m, const struct arch_tensor *t)
-{
-    enum adapter_site site;
-    if (t->is_vector) return "it is not a linear";
-    if (t->is_expert) return "adapters of experts are not implemented";
-    if (m->rounds_inputs) return "adapters of linears that read rounded rows are not implemented";
-    if ((t->part & (PART_ANY_DELTA | PART_CHANNEL_GATES | PART_MAMBA)) != 0)
-        return "adapters of recurrent layers are not implemented";
-    if (t->role == WEIGHT_ROUTER) return "adapters of routers are not implemented";
-    if (m->streams.n > 0 || m->shortcut)
-        return "adapters of models with several residual streams or with two blocks of attention "
-               "in a layer are not implemented";
-    if (m->compression.o_groups > 0) return "adapters of compressed attention are not implemented";
-    if ((t->part & (PART_UNGATED | PART_RELU2 | PART_SHARED_RELU2)) != 0)
-        return "adapters of an FFN without a gate are not implemented";
-    const bool is_latent = (t->part & PART_LATENT) != 0; /* kv_a_proj_with_mqa is one linear */
-    if (t->part == PART_LONE_SHARED || (!is_latent && arch_tensor_is_joined(t, m->family)))
-        return "adapters of linears that are published as one tensor are not implemented";
-    if (!site_of(t->role, &site)) return "adapters of gates and of an index are not implemented";
-    return NULL;
-}
-
-/* Returns why the model has no linear of this name. */
-static const char *refusal_of_unknown(const char *linear)
-{
-    static const char *const joined[] = {"qkv_proj", "gate_up_proj", "query_key_value",
-                                         "input_linear"};
-    for (size_t i = 0; i < sizeof joined / sizeof joined[0]; i++)
-        if (ends_with(linear, joined[i]))
-            return "adapters of linears that are published as one tensor are not implemented";
-    if (strcmp(linear, "lm_head") == 0) return "adapters of the head are not implemented";
-    return "the model has no such linear";
-}
-
-/* Reads N of "model.layers.N."; false: there is none, or the model has no such layer. */
-static bool layer_of_linear(const struct arch *m, const char *name, uint32_t *layer)
-{
-    static const char prefix[] = "model.layers.";
-    char *end;
-    if (strncmp(name, prefix, strlen(prefix)) != 0) return false;
-    const char *digits = name + strlen(prefix);
-    if (*digits < '0' || *digits > '9') return false;
-    const unsigned long n = strtoul(digits, &end, 10);
-    *layer = (uint32_t)n;
-    return *end == '.' && n < m->n_layers;
-}
-
-/* True when a linear of transformers is the model's tensor `name`. The modules of some families
- * have other names in transformers than their tensors have in a checkpoint. */
-static bool is_linear_of(const char *linear, const char *name)
-{
-    static const char *const renamed[][2] = {
-        {"", ""},
-        {".feed_forward.", ".mlp."},                 /* Llama-4's dense FFN */
-        {".mlp.shared_experts.", ".mlp.shared_mlp."} /* Hy3 */
-    };
-    char wanted[CKPT_NAME_MAX + 16];
-    for (size_t i = 0; i < sizeof renamed / sizeof renamed[0]; i++) {
-        const char *at = strstr(linear, renamed[i][0]);
-        if (at == NULL) continue;
-        snprintf(wanted, sizeof wanted, "%.*s%s%s.weight", (int)(at - linear), linear,
-                 renamed[i][1], at + strlen(renamed[i][0]));
-        if (strcmp(name, wanted) == 0) return true;
-    }
-    return false;
-}
-
-/* Finds the next row, from *i on, of a tensor of the model, by its linear; sets *i to the row behind
- * it. */
-static const struct arch_tensor *row_of(const struct arch *m, uint32_t layer, const char *linear,
-                                        size_t *i)
-{
-    char name[CKPT_NAME_MAX];
-    const struct arch_tensor *t;
-    while ((t = arch_tensor_at(*i)) != NULL) {
-        ++*i;
-        if ((t->part & arch_layer_parts(m, layer)) == 0) continue;
-        arch_tensor_name(t, m->family, layer, name, sizeof name);
-        if (is_linear_of(linear, name)) return t;
-    }
-    return NULL;
-}
 
 static struct status find_linear(const struct adapter_loading *ld, const char *linear,
                                  struct adapter_target *t)
 {
     const struct arch *m = ld->from->model;
     size_t from = 0;
-    const bool in_layer = layer_of_linear(m, linear, &t->layer);
-    t->linear = in_layer ? row_of(m, t->layer, linear, &from) : NULL;
+    const bool in_layer = adapter_layer_index(m, linear, &t->layer);
+    t->linear = in_layer ? adapter_row_of(m, t->layer, linear, &from) : NULL;
     const char *why =
-        t->linear != NULL ? adapter_refusal(m, t->linear) : refusal_of_unknown(linear);
+        t->linear != NULL ? adapter_linear_refusal(m, t->linear) : adapter_name_refusal(linear);
     if (why == NULL) {
-        (void)site_of(t->linear->role, &t->site);
+        (void)adapter_site_of(t->linear->role, &t->site);
         return status_ok();
     }
     return status_make(STATUS_INPUT, "%s: tensor %s: %s (%s)", ckpt_path(ld->ckpt), t->tensor->name,
@@ -232,6 +121,20 @@ static struct status check_weight(const struct adapter_loading *ld, const struct
                        ckpt_path(ld->ckpt), t->tensor->name, method);
 }
 
+/* Refuses a linear that the file also has under its tensor's own name. */
+static struct status check_alone(const struct adapter_loading *ld, const struct adapter_target *t,
+                                 const char *linear)
+{
+    char own[CKPT_NAME_MAX + 32];
+    arch_tensor_name(t->linear, ld->from->model->family, t->layer, own, CKPT_NAME_MAX);
+    own[strlen(own) - strlen(".weight")] = '\0';
+    const bool is_renamed = strcmp(own, linear) != 0;
+    strcat(own, pair_ends[0]);
+    if (!is_renamed || ckpt_find(ld->ckpt, own) == NULL) return status_ok();
+    return status_make(STATUS_INPUT, "%s: tensor %s: %s is of the same linear", ckpt_path(ld->ckpt),
+                       t->tensor->name, own);
+}
+
 /* Finds the linear `linear` to which a tensor of the adapter's file belongs, and checks both. */
 static struct status target_find(const struct adapter_loading *ld, struct adapter_target *t,
                                  char linear[CKPT_NAME_MAX + 1])
@@ -245,6 +148,7 @@ static struct status target_find(const struct adapter_loading *ld, struct adapte
     snprintf(linear, CKPT_NAME_MAX + 1, "%.*s", (int)(strlen(name) - strlen(pair_ends[0])), name);
     snprintf(other, sizeof other, "%s%s", linear, pair_ends[t->is_b ? 0 : 1]);
     TRY(find_linear(ld, linear, t));
+    TRY(check_alone(ld, t, linear));
     if (ckpt_find(ld->ckpt, other) == NULL)
         return status_make(STATUS_INPUT, "%s: tensor %s: expected %s beside it",
                            ckpt_path(ld->ckpt), name, other);
@@ -431,11 +335,11 @@ static struct status targets_add(struct adapter_loading *ld, size_t i)
     struct adapter_target t = {.tensor = ckpt_tensor_at(ld->ckpt, i)};
     TRY(target_find(ld, &t, linear));
     if (rank_of(&t) > ld->max_rank) ld->max_rank = rank_of(&t);
-    while ((t.linear = row_of(m, t.layer, linear, &from)) != NULL) {
+    while ((t.linear = adapter_row_of(m, t.layer, linear, &from)) != NULL) {
         assert(ld->n_targets < ROLES_MAX * ckpt_tensor_count(ld->ckpt));
         struct adapter_target *to = &ld->targets[ld->n_targets++];
         *to = t;
-        (void)site_of(t.linear->role, &to->site);
+        (void)adapter_site_of(t.linear->role, &to->site);
         TRY(target_cut(ld, to));
     }
     return status_ok();

@@ -83,6 +83,10 @@ struct adapter_file {
 struct status adapters_load(const struct weights_source *from, const struct weights *base,
                             const struct adapter_file *files, size_t n, struct adapters **out);
 
+/* Local. Returns the bytes that the matrices of an adapter's checkpoint take on a rank that holds
+ * all layers whole. Those that adapters_load would refuse by their names do not count. */
+uint64_t adapters_file_bytes(const struct arch *m, const struct ckpt *c);
+
 /* Local. Returns the bytes of the forward pass's arrays for one row; 0 if a is NULL. */
 static inline uint64_t adapters_row_bytes(const struct adapters *a)
 {

@@ -2,24 +2,27 @@
  * attention reads them in its absorbed form. */
 #include "weights/adapters_private.h"
 
+static void set_shapes(const struct arch *m, uint32_t rank, struct adapter_linear *k,
+                       struct adapter_linear *v)
+{
+    const uint32_t latent = m->attn.kv_lora, n_k = m->attn.query_dim - m->attn.rotary;
+    *k = (struct adapter_linear){.rank = rank,
+                                 .a = {.dtype = DTYPE_F32, .n_out = rank, .n_in = n_k},
+                                 .b = {.dtype = DTYPE_F32, .n_out = latent, .n_in = rank}};
+    *v = (struct adapter_linear){
+        .rank = rank,
+        .a = {.dtype = DTYPE_F32, .n_out = rank, .n_in = latent},
+        .b = {.dtype = DTYPE_F32, .n_out = m->attn.value_dim, .n_in = rank}};
+}
+
 struct status adapter_heads_make(const struct arch *m, uint32_t n_heads, uint32_t rank,
                                  struct adapter_layer *layer)
 {
-    const uint32_t latent = m->attn.kv_lora, n_k = m->attn.query_dim - m->attn.rotary;
     if (layer->v_b != NULL) return status_ok();
     TRY(mem_alloc(&layer->k_b, n_heads, sizeof *layer->k_b, "an adapter"));
     TRY(mem_alloc(&layer->v_b, n_heads, sizeof *layer->v_b, "an adapter"));
     layer->n_heads = n_heads;
-    for (uint32_t h = 0; h < n_heads; h++) {
-        layer->k_b[h] =
-            (struct adapter_linear){.rank = rank,
-                                    .a = {.dtype = DTYPE_F32, .n_out = rank, .n_in = n_k},
-                                    .b = {.dtype = DTYPE_F32, .n_out = latent, .n_in = rank}};
-        layer->v_b[h] = (struct adapter_linear){
-            .rank = rank,
-            .a = {.dtype = DTYPE_F32, .n_out = rank, .n_in = latent},
-            .b = {.dtype = DTYPE_F32, .n_out = m->attn.value_dim, .n_in = rank}};
-    }
+    for (uint32_t h = 0; h < n_heads; h++) set_shapes(m, rank, &layer->k_b[h], &layer->v_b[h]);
     return status_ok();
 }
 
@@ -35,6 +38,14 @@ size_t adapter_heads_place(struct adapter_layer *layer, bool is_b, char *memory)
         (is_b ? &v[h].b : &v[h].a)->data = of_head + n_k;
     }
     return n * (n_k + n_v);
+}
+
+size_t adapter_heads_bytes(const struct arch *m, uint32_t rank, bool is_b)
+{
+    struct adapter_linear k, v;
+    struct adapter_layer layer = {.k_b = &k, .v_b = &v, .n_heads = m->attn.n_heads};
+    set_shapes(m, rank, &k, &v);
+    return adapter_heads_place(&layer, is_b, NULL);
 }
 
 /* Packs rows of B: each head has those of its key part, then those of its value part. */

@@ -33,6 +33,7 @@ CASES = {
     "deepseek-v2-lite": (["latent-query"], [["--tp", "2", "--ep", "1", "--chunk", "3"]]),
     "deepseek-v3-mtp": (["predicted"], [["--tp", "2", "--chunk", "3"]]),
     "hy3": (["renamed-shared"], [["--tp", "2", "--ep", "1"]]),
+    "kimi-linear": (["renamed-blocks"], [["--tp", "2", "--ep", "1"]]),
     "llama4": (["renamed-dense"], [["--tp", "2", "--chunk", "3"]]),
     "qwen2-moe": (["gated-shared"], [["--ep", "2"], ["--tp", "2", "--ep", "1", "--chunk", "4"]]),
 }

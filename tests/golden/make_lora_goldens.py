@@ -75,6 +75,8 @@ ADAPTERS = {
     # linears whose modules have other names in transformers than the tensors have in a checkpoint
     "renamed-shared": dict(model="hy3", dtype=torch.float16, n_tokens=4, config=dict(
         r=1, lora_alpha=6, target_modules=SHARED)),
+    "renamed-blocks": dict(model="kimi-linear", dtype=torch.float16, n_tokens=4, config=dict(
+        r=1, lora_alpha=8, target_modules=SHARED)),
     "renamed-dense": dict(model="llama4", dtype=torch.float16, n_tokens=4, config=dict(
         r=1, lora_alpha=6, target_modules=[f"feed_forward.{linear}" for linear in FFN])),
     # a model with a prediction layer, which no adapter changes

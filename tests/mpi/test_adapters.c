@@ -278,6 +278,8 @@ static void load_cut(const struct layout *whole, struct adapted *a, bool in_memo
                           &found->all[i].layers[layer - base.layers.begin]);
     }
     CU_ASSERT_EQUAL(found->n_bytes > 0, a->n_compared > n_before);
+    const uint64_t counted = found->n * adapters_file_bytes(&a->arch, a->adapter);
+    CU_ASSERT(util_n_ranks() > 1 ? found->n_bytes <= counted : found->n_bytes == counted);
     CU_ASSERT_EQUAL(found->max_rank, a->max_rank);
     adapters_destroy(&found);
     CU_ASSERT_PTR_NULL(found);
@@ -440,13 +442,19 @@ static void write_zeros(struct ckpt_writer *w, const char *linear, char part, ui
     free(zeros);
 }
 
-static void write_misfit(const struct misfit *f, const char *config, const char *path)
+/* also: a second name for the linear; NULL: none. */
+static void write_misfit(const struct misfit *f, const char *also, const char *config,
+                         const char *path)
 {
     struct ckpt_writer *w = NULL;
     CU_ASSERT_EQUAL_FATAL(ckpt_writer_create(path, "adapters test", &w).code, STATUS_OK);
     CU_ASSERT_EQUAL_FATAL(ckpt_writer_config(w, config, strlen(config)).code, STATUS_OK);
     write_zeros(w, f->linear, 'A', f->r, f->n_in);
     if (f->r_b > 0) write_zeros(w, f->linear, 'B', f->n_out, f->r_b);
+    if (also != NULL) {
+        write_zeros(w, also, 'A', f->r, f->n_in);
+        write_zeros(w, also, 'B', f->n_out, f->r_b);
+    }
     CU_ASSERT_EQUAL_FATAL(ckpt_writer_finish(&w).code, STATUS_OK);
 }
 
@@ -462,7 +470,7 @@ static void parse_golden(const char *model, struct arch *out)
     CU_ASSERT_EQUAL_FATAL(arch_parse(text, n, "config.json", out).code, STATUS_OK);
 }
 
-static void try_misfit(const struct misfit *f, const char *config)
+static void try_misfit(const struct misfit *f, const char *also, const char *config)
 {
     static struct arch m;
     static struct layout_model lm;
@@ -476,7 +484,7 @@ static void try_misfit(const struct misfit *f, const char *config)
     CU_ASSERT_EQUAL_FATAL(layout_build(&lm, util_n_ranks(), &flags, l).code, STATUS_OK);
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
     path_of("misfit", path, sizeof path);
-    if (util_rank() == 0) write_misfit(f, config, path);
+    if (util_rank() == 0) write_misfit(f, also, config, path);
     MPI_Barrier(MPI_COMM_WORLD);
     struct comm *c = util_comm(l, 0);
     const struct layout_place at = layout_place_of(l, util_rank());
@@ -499,6 +507,7 @@ static void adapters_that_do_not_fit_are_refused_by_name(void)
     static const struct misfit misfits[] = {
         {"llama-gqa", "model.layers.4.self_attn.q_proj", 4, 64, 128, 4, "no such linear"},
         {"llama-gqa", "model.layers.1.self_attn.x_proj", 4, 64, 128, 4, "no such linear"},
+        {"llama-gqa", "model.layers.1.feed_forward.up_proj", 4, 64, 96, 4, "no such linear"},
         {"llama-gqa", "lm_head", 4, 64, 320, 4, "adapters of the head"},
         {"llama-gqa", "model.layers.1.input_layernorm", 4, 64, 64, 4, "not a linear"},
         {"llama-gqa", "model.layers.1.self_attn.q_proj", 4, 64, 0, 0, "lora_B.weight beside it"},
@@ -518,15 +527,25 @@ static void adapters_that_do_not_fit_are_refused_by_name(void)
         {"deepseek-v4", "model.layers.1.self_attn.o_b_proj", 4, 64, 64, 4, "several residual"},
         {"qwen3-next", "model.layers.0.linear_attn.out_proj", 4, 64, 64, 4, "recurrent layers"},
     };
-    for (size_t i = 0; i < sizeof misfits / sizeof misfits[0]; i++) try_misfit(&misfits[i], lora);
+    for (size_t i = 0; i < sizeof misfits / sizeof misfits[0]; i++)
+        try_misfit(&misfits[i], NULL, lora);
     const struct misfit model = {.model = "llama-gqa",
                                  .linear = "model.layers.1.self_attn.q_proj",
                                  .r = 4,
                                  .n_in = 64,
                                  .sentence = "is not an adapter's checkpoint"};
-    try_misfit(&model, "{\"hidden_size\": 64}");
+    try_misfit(&model, NULL, "{\"hidden_size\": 64}");
     const struct misfit unscaled = {"llama-gqa", model.linear, 4, 64, 128, 4, "expected a number"};
-    try_misfit(&unscaled, "{\"adapter_type\": \"lora\"}");
+    try_misfit(&unscaled, NULL, "{\"adapter_type\": \"lora\"}");
+    const struct misfit twice = {
+        .model = "llama4",
+        .linear = "model.layers.0.feed_forward.up_proj",
+        .r = 4,
+        .n_in = 48,
+        .n_out = 64,
+        .r_b = 4,
+        .sentence = "model.layers.0.mlp.up_proj.lora_A.weight is of the same linear"};
+    try_misfit(&twice, "model.layers.0.mlp.up_proj", lora);
 }
 
 void suite_adapters(CU_pSuite suite);
