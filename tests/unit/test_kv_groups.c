@@ -6,7 +6,8 @@
 #include <CUnit/CUnit.h>
 #include <string.h>
 
-/* A model whose every period-th layer sees all positions, the first one at `first`. */
+/* A model whose every period-th layer sees all positions, the first of these being layer `first`.
+ * period 0: no layer sees all; window 0: all layers do. */
 static struct arch model_of(uint32_t n_layers, uint32_t window, uint32_t period, uint32_t first)
 {
     struct arch m = {.n_layers = n_layers, .attn.window = window, .context = 131072};
@@ -36,8 +37,9 @@ static void groups_of_published_shapes(void)
         {model_of(62, 1024, 6, 5), 1, 1, 5, 11}, /* Gemma 3 27B: 10 and 52 layers */
         {model_of(62, 1024, 6, 5), 2, 1, 6, 5},
         {model_of(32, 4096, 4, 3), 1, 1, 3, 8},  /* Command R7B */
-        {model_of(32, 4096, 0, 0), 1, 0, 1, 32}, /* Mistral 7B: all of them */
-        {model_of(24, 128, 2, 1), 24, 1, 0, 1},  /* a layer a stage: blocks would be half empty */
+        {model_of(32, 4096, 0, 0), 1, 0, 1, 32}, /* Mistral 7B: all have a window */
+        {model_of(24, 128, 2, 1), 24, 1, 0,
+         1}, /* one layer a stage: two groups would leave half of each block empty */
     };
     static struct layout l;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -67,8 +69,8 @@ static void layers_have_places_of_their_own(void)
     }
 }
 
-/* gpt-oss: half of its layers keep 2 blocks, and one that is being written. In bytes: a context of
- * 131,072 needs 2,048 + 3 blocks of 12 layers instead of 2,048 of 24. */
+/* gpt-oss: half of its layers have a window of 128 positions, which lie in at most 3 blocks. A
+ * context of 131,072 needs 2,048 + 3 blocks of 12 layers instead of 2,048 blocks of 24. */
 static void a_windowed_context_needs_fewer_blocks(void)
 {
     const struct kv_groups g = {1, 1, 128}, all = {.n_full = 1};

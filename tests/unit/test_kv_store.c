@@ -1,5 +1,5 @@
-/* KV blocks of shared beginnings: written by one layout, read by another; damage; the bound. And
- * the index of blocks on disk. */
+/* KV blocks of shared prefixes: written by one layout and read by another; damage; the bound on
+ * their bytes. Also the index of blocks on disk. */
 #include "attention/kv_store.h"
 
 #include "base/mem.h"
@@ -55,7 +55,8 @@ static struct rank rank_of(uint32_t first, uint32_t stride, uint32_t head_begin,
     return rank_with(first, stride, head_begin, head_end, n_bytes, true);
 }
 
-/* The bytes that this rank has of a block: each tells its layer, head, half and place. */
+/* Writes the bytes that this rank has of a block. Each depends on its block, layer, half, head and
+ * place. */
 static void fill(const struct rank *r, uint64_t block, unsigned char *out)
 {
     const uint32_t heads = r->head_end - r->head_begin;
@@ -109,7 +110,7 @@ static void heads_are_cut_when_read(void)
     remove_folder();
 }
 
-/* The only file of a block. */
+/* Sets path [400] to the only file of a block; "" if there is none. */
 static void find_file(uint64_t block, char *path)
 {
     char inner[80];
@@ -132,7 +133,8 @@ static uint64_t file_bytes_of(uint64_t block)
     return (uint64_t)found.st_size;
 }
 
-/* Every byte changed, and every length: a miss, after which the file is gone; never other bytes. */
+/* A file with a changed byte, every third time also cut there, is a miss: get returns false, never
+ * other bytes, and removes the file. */
 static void damaged_files_are_misses(void)
 {
     make_folder();
@@ -172,7 +174,7 @@ static void other_kinds_of_files_are_misses(void)
     make_folder();
     struct rank r = rank_of(0, 1, 0, 4, 1 << 20);
     char path[400], kept[96];
-    alarm(60); /* a read that waits ends the test */
+    alarm(60); /* kills the test if a read waits */
     snprintf(kept, sizeof kept, "%s/kept", folder);
     for (int kind = 0; kind < N_KINDS; kind++) {
         CU_ASSERT_FATAL(put(&r, 3));
@@ -192,7 +194,8 @@ static void other_kinds_of_files_are_misses(void)
     remove_folder();
 }
 
-/* A read without memory for the index, or for the list of heads, is a miss; the file stays. */
+/* A read without memory for a file's index (its layers and checksums), or for the list of heads, is
+ * a miss; the file stays. */
 static void a_read_without_memory_removes_nothing(void)
 {
     make_folder();
@@ -224,14 +227,15 @@ static void a_folder_is_no_block(void)
     CU_ASSERT(put(&r, 4));
     const uint64_t one = file_bytes_of(4);
     kv_store_destroy(&r.store);
-    r = rank_of(0, 1, 0, 4, 2 * one); /* sweeps: one file is fewer bytes than there may be */
+    r = rank_of(0, 1, 0, 4, 2 * one); /* sweeps: the one file is smaller than the bound */
     CU_ASSERT(is_at(path));
     CU_ASSERT(kv_store_has(r.store, key_of(4)));
     kv_store_destroy(&r.store);
     remove_folder();
 }
 
-/* Without its counter, a store counts only its own writes. */
+/* A FIFO or a symlink in place of the store's counter of written bytes is neither waited for nor
+ * written to. Without the counter, a store counts only its own writes. */
 static void a_counter_of_another_kind_is_left_alone(void)
 {
     char path[96], kept[96];
@@ -279,7 +283,7 @@ static void the_longest_unused_go(void)
     remove_folder();
 }
 
-/* Returns the number of blocks [0, n) that the folder has. */
+/* Returns how many of the blocks [0, n) the folder has. */
 static uint64_t n_kept(const struct rank *r, uint64_t n)
 {
     uint64_t kept = 0;
@@ -287,7 +291,7 @@ static uint64_t n_kept(const struct rank *r, uint64_t n)
     return kept;
 }
 
-/* Each writer writes too little to notice that all together exceed the bound. Only the first one
+/* No writer alone writes enough to sweep, but all together exceed the bound. Only the first one
  * sweeps when it opens the folder. */
 static void all_writers_keep_the_bound(void)
 {

@@ -1,4 +1,4 @@
-/* KV blocks on disk: a block comes back as it went, or is known to be bad. */
+/* KV blocks on disk: a block is read back unchanged, or is known to be bad. */
 #include "attention/kv_tier.h"
 
 #include "kernels/kern.h"
@@ -35,8 +35,8 @@ static struct tier_test open_test(struct failpoint *failpoint)
     return t;
 }
 
-/* Index keys take memory only in the layers that have them; a block in a buffer has room for those
- * of each layer, so that ranks with other layers can read it. */
+/* Index keys take memory in the pool only for the layers that have them. A block in a buffer has
+ * room for the keys of every layer, so that ranks with other layers can read it. */
 static void some_layers_have_index_keys(void)
 {
     enum { LAYERS = 3, BLOCKS = 2, KEYS = 64 * 8 * 2, LATENTS = 64 * 16 * 2, ONE = LATENTS + KEYS };
@@ -64,7 +64,7 @@ static void some_layers_have_index_keys(void)
         for (size_t i = 0; i < sizeof in; i++) in[i] = (unsigned char)(i * 31 + (size_t)b + 1);
         kv_pool_put_block(p, (uint32_t)b, in);
     }
-    memset(in + ONE + LATENTS, 0, KEYS); /* the second layer's */
+    memset(in + ONE + LATENTS, 0, KEYS); /* layer 1 has no index keys */
     kv_pool_get_block(p, 0, out);
     CU_ASSERT_EQUAL(memcmp(in, out, sizeof in), 0);
     kv_pool_destroy(&p);
@@ -99,7 +99,7 @@ static bool holds(const struct tier_test *t, uint32_t block, int seed)
         CU_ASSERT_FALSE(status_failed(&must));                                                     \
     } while (0)
 
-/* Blocks change right after they were ordered out, and come back into other blocks. */
+/* Blocks change right after the order to write them, and are read into other blocks. */
 static void blocks_come_back_as_they_went(void)
 {
     struct tier_test t = open_test(NULL);
@@ -130,7 +130,8 @@ static void blocks_come_back_as_they_went(void)
     close_test(&t);
 }
 
-/* Each bit of a byte in the middle, a file that got shorter, a slot never written, and EIO. */
+/* A read is known to have failed if a bit in the middle of the block was flipped (each of 8 in
+ * turn), on EIO, if the slot was never written, and if the file was cut. */
 static void what_does_not_come_back_is_known(void)
 {
     struct failpoint failpoint = {.name = FAILPOINT_TIER_READ, .n_left = 10, .error = 5};
@@ -150,7 +151,7 @@ static void what_does_not_come_back_is_known(void)
         MUST(kv_tier_in(t.tier, 3, 1));
         const uint64_t n = kv_tier_n_ended(t.tier, true);
         CU_ASSERT_FALSE(kv_tier_is_good(t.tier, n - 1));
-        CU_ASSERT(holds(&t, 1, 7)); /* nothing of it reaches the pool */
+        CU_ASSERT(holds(&t, 1, 7)); /* the pool keeps its old bytes */
         byte ^= (unsigned char)(1 << bit);
         CU_ASSERT_EQUAL(pwrite(kv_tier_fd(t.tier), &byte, 1, at), 1);
     }
@@ -179,7 +180,7 @@ static void ids_out_of_range_and_missing_folders_are_errors(void)
     CU_ASSERT_EQUAL(st.code, STATUS_IO);
     CU_ASSERT_PTR_NULL(none);
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "/tmp/there/is/none"));
-    /* orders that nobody waits for end with the tier */
+    /* closing the tier ends orders that nobody waits for */
     for (int i = 0; i < 200; i++) MUST(kv_tier_out(t.tier, 0, (uint32_t)i % N_SLOTS));
     close_test(&t);
 }

@@ -1,5 +1,6 @@
-/* Layouts by brute force: over all ranks, every unit of every tensor is counted, for every product
- * of tp, pp, dp and ep on 1 to 16 ranks. Also places, stages and bytes. */
+/* Layouts by brute force: for every product of tp, pp, dp and ep on 1 to 16 ranks, counts over all
+ * ranks how often each query head, FFN leaf, leaf of an expert and panel of the vocabulary is held.
+ * Also places, stages and bytes. */
 #include "parallel/layout/layout.h"
 
 #include "base/mem.h"
@@ -59,7 +60,8 @@ static bool holds(struct range r, uint32_t i)
     return r.begin <= i && i < r.end;
 }
 
-/* Counts one axis of one layer over the ranks that hold the layer. */
+/* Counts one axis of one layer over the ranks that hold the layer. Returns whether each unit is
+ * held exactly `times` times. */
 static bool layer_axis_is(const struct layout *l, uint32_t layer, range_of *of, uint32_t total,
                           uint32_t unit, uint32_t times)
 {
@@ -179,7 +181,7 @@ static void check_layout(const struct layout *l)
     for (uint32_t s = 0; s < l->pp; s++) CU_ASSERT(l->stage_begin[s] < l->stage_begin[s + 1]);
     for (uint32_t i = 0; i < m->arch->n_layers; i++) {
         CU_ASSERT(layer_axis_is(l, i, heads_at, m->arch->attn.n_heads, leaf_heads, l->dp));
-        /* with enough kv heads no rank holds more than its share */
+        /* with enough kv heads no rank holds more than an even share, rounded up */
         if (l->tp <= m->arch->attn.n_kv_heads && group % leaf_heads == 0) {
             CU_ASSERT(most_kv_heads(l) == (m->arch->attn.n_kv_heads + l->tp - 1) / l->tp);
         }
@@ -247,8 +249,8 @@ static void splits_differ_by_one_unit_at_most(void)
     CU_ASSERT_EQUAL(layout_split(UINT32_MAX, 16, 2, 1).end, UINT32_MAX);
 }
 
-/* The weight bytes of layers [begin, end) that one token reads, counted from the shapes of the
- * tensors. */
+/* Returns the weight bytes of layers [begin, end) that one token reads, counted from the shapes of
+ * the tensors: with the output head after the last layer, without norms and biases. */
 static uint64_t stage_bytes(const struct layout_model *m, uint32_t begin, uint32_t end)
 {
     uint64_t n = 0;
@@ -266,7 +268,7 @@ static uint64_t stage_bytes(const struct layout_model *m, uint32_t begin, uint32
     return n * m->weight_bytes;
 }
 
-/* The smallest possible size of the largest stage, found by trying all cuts. */
+/* Returns the smallest possible size of the largest stage, found by trying all cuts. */
 static uint64_t optimum(const struct layout_model *m, uint32_t pp)
 {
     static uint64_t best[17][129];
@@ -397,8 +399,9 @@ static void workspace_grows_with_rows_and_received_tokens(void)
     partial.arch = &quarter;
     const struct layout few = built(&partial, 1, (struct layout_flags){0});
     CU_ASSERT_EQUAL(memory_at(&few, 0).workspace_bytes, 4 * 512 * (always - 48 + ffn) + logits);
-    /* twice the quarter of the choices of all four replicas, or of one; inputs, gate and up of two
-     * choices for each token */
+    /* The plan has room for twice a rank's even share (a quarter) of the choices: of four replicas
+     * in `wide`, of one in `narrow`. Each choice needs rows for an input, a gate and an up
+     * projection; a token makes two choices. */
     const uint64_t per_token = 4ull * 2 * (4096 + 2 * 14336);
     CU_ASSERT(memory_at(&wide, 0).exchange_bytes >= 2 * 512 * per_token);
     CU_ASSERT(memory_at(&narrow, 0).exchange_bytes < memory_at(&wide, 0).exchange_bytes / 2);
@@ -432,7 +435,7 @@ static void allocation_failures_are_statuses(void)
         const struct status st = layout_build(&m, 8, &(struct layout_flags){.pp = 8}, &l);
         mem_fail_after(0);
         if (!status_failed(&st)) {
-            CU_ASSERT_EQUAL(n, 3); /* one for each of the two allocations */
+            CU_ASSERT_EQUAL(n, 3); /* both allocations have failed before */
             break;
         }
         CU_ASSERT_EQUAL(st.code, STATUS_MEMORY);

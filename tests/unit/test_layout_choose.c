@@ -118,7 +118,8 @@ static void expect_hosts(const struct strbuf *report, const char *ranks, const c
     CU_ASSERT_STRING_EQUAL(found_hosts, hosts);
 }
 
-/* The hosts of a line are named in their own order, each once, in whatever order ranks use them. */
+/* A line of the table names its hosts in ascending order, each once, in whatever order the ranks
+ * lie on them. */
 static void hosts_are_named_once_and_ascend(void)
 {
     static const struct {
@@ -158,7 +159,7 @@ static void odd_reports_are_golden(void)
                   (struct layout_flags){.pp = 3});
     report_golden("gpu_node_6_ranks", MODEL_DEMO, TEST_DATA_DIR "/golden/plan/gpu_nodes", 6,
                   (struct layout_flags){.dp = 6});
-    /* numbers instead of ranges */
+    /* a table of this many ranks has counts instead of ranges */
     char spec[128];
     nodes_text(125, spec);
     report_golden("qwen3_1000_ranks", MODEL_QWEN3, spec, 1000,
@@ -209,7 +210,8 @@ static void groups_cross_hosts_when_nothing_else_fits(void)
     choice_fini(&c);
 }
 
-/* Rows a second of the chosen layout on CPUs, or on GPUs, which send a row for each choice. */
+/* Returns the rows per second of the chosen layout on CPUs, or on GPUs, which send a row once for
+ * each expert that it chose. */
 static double rate_of(const struct choice *c, bool on_device)
 {
     struct layout l = c->l;
@@ -237,8 +239,8 @@ static void small_steps_spread_experts_over_hosts(void)
     choice_fini(&c);
 }
 
-/* Halves read the weights twice, so they pay only in steps of many rows, and with a network that
- * takes a good part of the step's time. */
+/* A step in two halves reads the weights twice, so halves pay only in steps of many rows, and with
+ * a network that takes a good part of the step's time. */
 static void halves_pay_for_many_rows_over_a_slow_link(void)
 {
     const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = 4, .ep = 4};
@@ -284,7 +286,7 @@ static void what_does_not_fit_is_returned_with_its_lack(void)
     choice_fini(&c);
 }
 
-/* The reported fit is that of the rank with the least room. */
+/* The reported fit is that of the rank that needs the most memory. */
 static void fit_speaks_for_every_rank(void)
 {
     static const struct layout_flags flags[] = {
@@ -310,8 +312,8 @@ static void fit_speaks_for_every_rank(void)
     }
 }
 
-/* The ranks of a host without a draft model need nothing for it: the last stage of this pipeline,
- * which needs the most, stands alone on its host. */
+/* The ranks of a host without the draft model need nothing for it. In this pipeline the last stage
+ * needs the most and stands alone on its host. */
 static void other_hosts_hold_no_draft_model(void)
 {
     struct choice c;
@@ -330,7 +332,8 @@ static void other_hosts_hold_no_draft_model(void)
     choice_fini(&c);
 }
 
-/* A draft model is rank 0's, whose budget is its own or an even part of its host's memory. */
+/* Rank 0 holds the draft model. Two ranks that share their host's memory evenly both give up half
+ * of the model's bytes; with a budget for each rank, rank 0 needs room for all of them. */
 static void a_draft_model_needs_room(void)
 {
     struct choice c;
@@ -344,7 +347,7 @@ static void a_draft_model_needs_room(void)
     choice_fini(&c);
 }
 
-/* Adapters for which one rank has no room are divided among stages. */
+/* Adapters for which one stage has no room can be divided among two. */
 static void adapters_need_room(void)
 {
     const struct layout_flags one = {.pp = 1}, two = {.pp = 2}, none = {0};
@@ -368,8 +371,8 @@ static void adapters_need_room(void)
     choice_fini(&c);
 }
 
-/* For every combination of flags, the layout has the values of the flags, or both layout_choose and
- * layout_build refuse it. */
+/* For every combination of tp, pp, ep and dp from 0 (not given) to 3, the layout has the values of
+ * the flags, or both layout_choose and layout_build refuse them. */
 static void flags_are_kept(void)
 {
     uint32_t n_kept = 0, n_refused = 0;
@@ -412,7 +415,8 @@ static void a_full_product_spreads_experts_over_the_stage(void)
     struct choice c;
     choice_init(&c, MODEL_DEMO, "4x\"core:2 pu:1\"", 8,
                 (struct layout_flags){.tp = 2, .pp = 1, .dp = 4});
-    CU_ASSERT_EQUAL(c.l.ep, 8); /* the contract demands this although it crosses hosts */
+    CU_ASSERT_EQUAL(c.l.ep,
+                    8); /* with tp, pp and dp given, ep is dp x tp, although this crosses hosts */
     choice_fini(&c);
 }
 
@@ -431,8 +435,8 @@ static void refusals_keep_their_sentences(void)
 
 /* --- the order of ranks ------------------------------------------------------------------- */
 
-/* Whether a launcher distributes ranks over hosts or over sockets, the order of ranks by place is
- * the same. */
+/* If a launcher places ranks on hosts and sockets in turn, they are still ordered by host, socket
+ * and unit. */
 static void ranks_are_sorted_by_place(void)
 {
     struct topo_self selves[16];
@@ -493,8 +497,8 @@ static void unbound_ranks_keep_the_launchers_order(void)
 
 /* --- failures ----------------------------------------------------------------------------- */
 
-/* 9 heads in leaves of two and 7 leaves of an FFN: halves are uneven, unless outputs are cut
- * instead. */
+/* Nine query heads in leaves of two, and FFNs of seven leaves: two ranks get unequal parts, unless
+ * they cut outputs (layout.cuts_outputs). */
 static struct layout_model uneven_model(struct arch *a)
 {
     struct layout_model m = util_model(MODEL_SMOLLM2);
@@ -529,7 +533,7 @@ static void cuts_of_outputs_cut_inputs_in_groups(void)
     CU_ASSERT_EQUAL(layout_expert_ffn(&l, 0).end, 4 * 512);
     l.cuts_expert_outputs = true;
     CU_ASSERT_EQUAL(layout_expert_ffn(&l, 0).end, 7 * 256);
-    l.model.inner_unit = 128; /* two heads share a group */
+    l.model.inner_unit = 128; /* a group of 128 inputs has two heads */
     CU_ASSERT_EQUAL(layout_heads(&l, 0).end, 6);
 }
 

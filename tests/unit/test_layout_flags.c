@@ -1,4 +1,4 @@
-/* Layouts from flags: what follows from those that are given, and the sentence of each refusal. */
+/* Layouts from flags: the values of those that are not given, and the sentence of each refusal. */
 #include "parallel/layout/layout.h"
 
 #include "util_models.h"
@@ -118,7 +118,7 @@ static void expect_bad_model(const struct layout_model *m, const char *sentence)
     CU_ASSERT_STRING_EQUAL(st.text, sentence);
 }
 
-/* A model with a description that the test may change. */
+/* Returns a model whose description is *arch, a copy that the test may change. */
 static struct layout_model bad_model(enum util_model which, struct arch *arch)
 {
     struct layout_model m = util_model(which);

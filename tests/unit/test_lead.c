@@ -27,8 +27,8 @@ static void add_line(struct strbuf *s, uint64_t *x, int id)
     if (kind == 0) {
         strbuf_printf(s, "{%s\"prompt\":\"\",\"n\":7}\n", name);
     } else if (kind == 1) {
-        strbuf_printf(s, "{%s\"prompt_token_ids\":[5,1,5]}\n", name); /* token 1 makes the
-                                                                         arithmetic fail */
+        strbuf_printf(s, "{%s\"prompt_token_ids\":[5,1,5]}\n",
+                      name); /* token 1 at position 1 makes the arithmetic fail */
     } else if (kind == 2) {
         strbuf_printf(s,
                       "{%s\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"model\":"
@@ -57,8 +57,8 @@ static void add_line(struct strbuf *s, uint64_t *x, int id)
     }
 }
 
-/* These lines begin alike for more than one block, and then ask for different things. No line may
- * take anything of another line beyond the common beginning. */
+/* These lines have the same prompt, which is longer than a block, and ask for different things. A
+ * line may share the blocks of the prompt with another line, and nothing else. */
 enum { ALIKE = 7 };
 
 static void add_alike(struct strbuf *s)
@@ -157,7 +157,8 @@ static void any_options_give_the_same_scores(void)
     check_options(LEAD_SCORE, 60, &n_preemptions);
 }
 
-/* Makes, byte by byte and without serve's code, the row that a line without errors must get. */
+/* Appends the members from "text" to "finish_reason" that the row of a line without errors must
+ * have, made without serve's code. */
 static void expect_plain(const struct request *r, const char *const *stops, size_t n_stops,
                          struct strbuf *out)
 {
@@ -312,8 +313,10 @@ static void a_long_input_runs_in_bounded_memory(void)
     struct status st = util_lead_run(&o, &summary, &n_wrong);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     CU_ASSERT_EQUAL(n_wrong, 0);
-    const uint64_t used = mem_peak_bytes() - before, most = (uint64_t)16 << 20; /* of a window */
-#ifdef __SANITIZE_ADDRESS__ /* its freed memory, 256 MiB and more with huge pages, hides ours */
+    const uint64_t used = mem_peak_bytes() - before,
+                   most = (uint64_t)16 << 20; /* enough for a window of lines */
+#ifdef __SANITIZE_ADDRESS__ /* AddressSanitizer keeps freed memory, 256 MiB and more with huge     \
+                               pages */
     CU_ASSERT(used < most * 64);
 #else
     CU_ASSERT(used < most);
@@ -340,7 +343,8 @@ static void a_long_input_runs_in_bounded_memory(void)
     util_file_remove(output);
 }
 
-/* The rows of logits that have arrived, and how many of their values were wrong. */
+/* The rows of logits that have arrived, by line and position, and how many of their values were
+ * wrong. */
 struct logits_seen {
     uint8_t rows[LINES + 20][200];
     unsigned n_bad;
@@ -401,7 +405,8 @@ static void scores_come_with_perplexity_and_logits(void)
     tokenizer_destroy(&t);
 }
 
-/* Each allocation of reading and planning fails in turn: the result is an error, never a crash. */
+/* Each allocation of opening the job and planning its first step fails in turn: the result is an
+ * error, never a crash. */
 static void every_failed_allocation_is_a_status(void)
 {
     char input[UTIL_PATH_MAX], output[UTIL_PATH_MAX];

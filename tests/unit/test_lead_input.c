@@ -81,7 +81,7 @@ static void a_slow_pipe_does_not_hold_up_what_runs(void)
     snprintf(input, sizeof input, "/proc/self/fd/%d", ends[0]);
     util_file_create(output, "", 0);
     struct lead_options o = util_lead_options(NULL, input, output);
-    o.n_end_ids = 0; /* so that the first line continues */
+    o.n_end_ids = 0; /* so that no end token ends the first line */
     struct status st = lead_create(&o, &lead);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     st = step_plan_init(&plan, 1);
@@ -151,9 +151,9 @@ static void a_line_over_the_limit_is_a_row(void)
 
 enum { HEAVY = 4 };
 
-/* The first line of `in` runs one step. Each of the HEAVY lines after it takes as many steps of
- * work as a line may take, and becomes an error row. Only one of them may be read before each step.
- */
+/* The first line of `in` runs for one step. Each of the HEAVY lines after it needs more work to
+ * read, for its grammar or template, than a line may take, and becomes an error row. Only one of
+ * them may be read before each step. */
 static void run_heavy_lines(struct lead_options o, const struct strbuf *in)
 {
     static struct serve_summary summary;
@@ -231,8 +231,8 @@ static void long_templates_do_not_hold_up_what_runs(void)
     strbuf_fini(&in);
 }
 
-/* Of two lines with the same id the first wins, even if it is an error row. A line without an id
- * gets another name. */
+/* Of two lines with the same id the first wins, even if it is an error row. The last line has no
+ * id, and the default, its number 4, is another line's id; so its row is named "line 4". */
 static void ids_count_once_whatever_their_rows(void)
 {
     static struct serve_summary summary;

@@ -20,7 +20,7 @@ static const char cancelled[] = "cancelled";
 /* A call, and its answer so far. */
 struct exchange {
     struct strbuf body, answer, events;
-    struct request *r; /* the lead's; NULL: not sent yet, or ended */
+    struct request *r; /* owned by the lead; NULL: not sent yet, or ended */
     struct result_stream streams[ANSWERS_MAX];
     bool is_chat, is_stream, is_sent, is_ended, is_error, is_cut;
 };
@@ -28,7 +28,8 @@ struct exchange {
 struct calls {
     struct exchange list[CALLS];
     uint64_t x;
-    int n_sent, n_ended, cancels; /* cancels: one step in this many; 0: none */
+    int n_sent, n_ended, cancels; /* cancels: one read in this many chooses a call at random and
+                                     cancels it if it runs; 0: none */
     size_t n_pieces;
 };
 
@@ -36,7 +37,7 @@ static void make_body(struct exchange *c, uint64_t *x, int i)
 {
     struct strbuf *s = &c->body;
     strbuf_printf(s, "{\"model\":\"m\",\"prompt\":\"");
-    /* some are equal except for their seed, or entirely */
+    /* every seventh call has the same prompt */
     const int n_words = i % 7 == 0 ? 3 : (int)fake_between(x, 1, 25);
     for (int k = 0; k < n_words; k++)
         strbuf_printf(s, "w%d ", i % 7 == 0 ? k : (int)fake_between(x, 0, 99));
@@ -51,7 +52,7 @@ static void make_body(struct exchange *c, uint64_t *x, int i)
     strbuf_puts(s, "}");
 }
 
-/* The rows of a job whose lines have these bodies and the custom_ids "c0", "c1", .. */
+/* Makes the rows of a job whose lines have these bodies and the custom_ids "c0", "c1", ... */
 static void make_rows(const struct calls *k, struct tokenizer *t, struct strbuf *rows)
 {
     static struct serve_summary summary;
@@ -174,7 +175,7 @@ static void sum(const void *user, struct serve_summary *s)
 
 /* ---- comparing ---- */
 
-/* The value of row i in `rows`: its body or its error. */
+/* Returns the body of a row's response, or the message of its error. */
 static const struct js_node *row_of(const struct js_doc *doc, bool *is_error)
 {
     const struct js_node *error = js_get(js_root(doc), "error");
@@ -224,7 +225,7 @@ static bool stream_is(const struct exchange *c, const struct js_node *body)
     return same;
 }
 
-/* Whether the call got the answer of its row, the n bytes of a line. */
+/* Whether the call got the answer of its row, which is `line` [n]. */
 static bool is_right(const struct exchange *c, const char *line, size_t n)
 {
     struct js_doc *doc = NULL;
@@ -286,7 +287,8 @@ static void run(struct calls *k, struct tokenizer *t)
     CU_ASSERT_EQUAL(summary.n_rows, CALLS);
 }
 
-/* Runs all calls once, about `streams` tenths of them as streams. Adds to both counts. */
+/* Runs all calls once, about `streams` tenths of them as streams. Adds the number of cancelled
+ * calls to *n_cut and that of streamed pieces to *n_pieces. */
 static void check(uint64_t seed, int streams, int cancels, size_t *n_cut, size_t *n_pieces)
 {
     struct tokenizer *t = util_byte_tokenizer();

@@ -60,8 +60,8 @@ static void leaves_are_whole_units_and_never_more_than_the_law_allows(void)
     }
 }
 
-/* Also for short tensors, such as the demo's 192 columns: leaves are whole groups and whole heads,
- * and there are enough of them if the smallest group allows it. */
+/* Leaves of quantized tensors, also of short ones such as the demo's of 192 columns, are whole
+ * groups and whole heads, and there are enough of them if the smallest group allows it. */
 static void quantized_leaves_are_whole_groups_and_enough_of_them(void)
 {
     static const uint32_t wholes[] = {1, 16, 32, 48, 64, 80, 96, 128, 192};

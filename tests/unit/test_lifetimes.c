@@ -15,7 +15,8 @@ static uint64_t rounded(uint64_t n)
     return (n + LIFETIME_ALIGN - 1) / LIFETIME_ALIGN * LIFETIME_ALIGN;
 }
 
-/* Counts pairs that overlap although they live at the same time, and arrays outside [0, total). */
+/* Counts pairs that overlap although they live at the same time, and arrays that are misaligned or
+ * outside [0, total). */
 static size_t count_wrong(const struct lifetime *a, size_t n, uint64_t total)
 {
     size_t n_wrong = 0;

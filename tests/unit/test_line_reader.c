@@ -11,7 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Returns all lines of `bytes` as "number@offset:text|", with their kinds. */
+/* Writes each line of `bytes` to `out` as "number@offset:text|", or as "number@offset:TOO LONG
+ * bytes|". */
 static void read_all(const char *bytes, size_t n, size_t max_bytes, struct strbuf *out)
 {
     char path[UTIL_PATH_MAX];
@@ -150,7 +151,8 @@ static void a_slow_pipe_makes_nobody_wait(void)
     close(ends[0]);
 }
 
-/* Opening a named pipe does not wait for its writer, and reading it then does. */
+/* Opening a named pipe does not wait for its writer; reading it returns LINE_WAIT until the writer
+ * has written a line. */
 static void a_named_pipe_may_get_its_writer_later(void)
 {
     char path[UTIL_PATH_MAX];

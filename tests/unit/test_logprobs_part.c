@@ -1,6 +1,6 @@
 /* The file of --save-logprobs, with and without hidden rows: its codes; the same bytes from jobs
  * that die after every few steps, in other batches and pipelines; records that are torn, damaged or
- * missing. tests/e2e/distill.py and hidden.py compare its values with others. */
+ * missing. tests/e2e/distill.py and hidden.py check the values in the file. */
 #include "base/file_claims.h"
 #include "base/mem.h"
 #include "serve/output/logprobs_part.h"
@@ -26,15 +26,15 @@ static void codes_are_the_nearest_ones(void)
         uint8_t code;
     } rows[] = {
         {0, 0x0000, 0},
-        {-0.03125f, 0xA800, 0},     /* half-way: the larger probability */
-        {-0.031250004f, 0xA800, 1}, /* just above */
+        {-0.03125f, 0xA800, 0},     /* half-way between 0 and 1: the larger probability */
+        {-0.031250004f, 0xA800, 1}, /* just past half-way */
         {-0.09375f, 0xAE00, 1},     /* half-way between 1 and 2 */
         {-0.0625f, 0xAC00, 1},
         {-1, 0xBC00, 16},
-        {-1.00048828125f, 0xBC00, 16}, /* a tie of halves: to even */
-        {-1.00146484375f, 0xBC02, 16}, /* the next one */
+        {-1.00048828125f, 0xBC00, 16}, /* half-way between two f16 numbers: the even one */
+        {-1.00146484375f, 0xBC02, 16}, /* the next such tie */
         {-15.875f, 0xCBF0, 254},
-        {-16, 0xCC00, 254},     /* the lowest code */
+        {-16, 0xCC00, 254},     /* beyond the last code, which is the nearest */
         {-100000, 0xFBFF, 254}, /* finite: not infinite in f16 */
         {-INFINITY, 0xFC00, LOGPROBS_U8_NONE},
     };
@@ -67,7 +67,8 @@ static void add_lines(struct strbuf *s)
         if (i % 9 == 4) {
             strbuf_puts(s, "{\"prompt\":\"bad\",\"top_p\":9}\n");
         } else if (i % 11 == 7) {
-            strbuf_puts(s, "{\"prompt_token_ids\":[5,1,5],\"max_tokens\":40}\n"); /* fails late */
+            strbuf_puts(
+                s, "{\"prompt_token_ids\":[5,1,5],\"max_tokens\":40}\n"); /* fails while it runs */
         } else {
             strbuf_printf(s,
                           "{\"custom_id\":\"c%d\",\"prompt\":\"word%d and\",\"max_tokens\":%d%s}\n",
@@ -79,11 +80,12 @@ static void add_lines(struct strbuf *s)
     }
 }
 
-/* The hidden rows of a job: a row of all layers has 8 bytes, as a fake one (util_fake_engine.c). */
+/* Hidden rows of two layers, 8 bytes in all, as many as a hidden row of the fake engine has. */
 static const struct logprobs_hidden two_layers = {
     .layers = {.n = 2, .at = {0, 4}, .type = DTYPE_BF16}, .n_layers = 4, .width = 2};
 
-/* hidden NULL: no rows are saved. */
+/* Makes a job over `text` and runs it once, without a journal, for the file to expect. hidden NULL:
+ * no hidden rows are saved. */
 static void init_job(struct saving *s, const char *text, size_t n,
                      const struct logprobs_hidden *hidden, enum hidden_span span)
 {
@@ -156,7 +158,7 @@ static bool exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
-/* Runs a job in pieces, of which each is killed or drained. */
+/* Runs a job in pieces, each of which is killed, or, for even i, drained. */
 static void run_in_pieces(struct saving *s, int i)
 {
     struct util_outcome out = {.done = false};
@@ -173,7 +175,7 @@ static void run_in_pieces(struct saving *s, int i)
     }
     CU_ASSERT_TRUE(out.done && n_runs > 3);
     CU_ASSERT_TRUE(is_expected(s));
-    CU_ASSERT_TRUE(exists(s->part)); /* there are error rows, which can run again */
+    CU_ASSERT_TRUE(exists(s->part)); /* it stays, because error rows can run again */
     forget(s);
 }
 
@@ -238,7 +240,7 @@ static void a_retry_without_its_part_changes_nothing(void)
     fini(&s);
 }
 
-/* Runs some steps of a fresh job, until it has records, and returns the bytes of its part. */
+/* Runs the first 60 steps of a job, and reads the bytes of its part into s->found. */
 static void run_half(struct saving *s)
 {
     struct util_outcome out;
@@ -250,8 +252,8 @@ static void run_half(struct saving *s)
     CU_ASSERT_FATAL(s->found.n > 3000);
 }
 
-/* Both runs add the beginning of a step's rows, as a kill leaves it; the first also damages rows.
- */
+/* Both rounds append the beginning of a step's rows to the part, as a kill leaves it; the first
+ * also damages rows. */
 static void damaged_hidden_rows_are_named_and_torn_ones_cut(void)
 {
     struct saving s;
@@ -259,7 +261,7 @@ static void damaged_hidden_rows_are_named_and_torn_ones_cut(void)
     init_hidden(&s, &two_layers, HIDDEN_ALL);
     for (int i = 0; i < 2; i++) {
         run_half(&s);
-        if (i == 0) s.found.data[40] ^= 1;      /* of the first step */
+        if (i == 0) s.found.data[40] ^= 1;      /* in the rows of the first step */
         strbuf_add(&s.found, s.found.data, 30); /* the head and a piece of that step's rows */
         util_write_file(s.part, s.found.data, s.found.n);
         util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
@@ -282,8 +284,8 @@ static void torn_records_are_cut_and_missing_ones_are_named(void)
     CU_ASSERT_TRUE(out.done && is_expected(&s));
     for (int i = 0; i < 3; i++) {
         run_half(&s);
-        s.found.data[i == 0 ? 10 : 200] ^= 1;                          /* the head, the data */
-        util_write_file(s.part, s.found.data, i == 2 ? 0 : s.found.n); /* or all is gone */
+        s.found.data[i == 0 ? 10 : 200] ^= 1; /* 0: a byte of the head; 1: of the data */
+        util_write_file(s.part, s.found.data, i == 2 ? 0 : s.found.n); /* 2: all is gone */
         util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
         CU_ASSERT_EQUAL(out.st.code, STATUS_INPUT);
         CU_ASSERT_PTR_NOT_NULL(strstr(out.st.text, "it lacks line 1,"));
@@ -310,7 +312,7 @@ static void a_failed_sync_commits_no_row(void)
     fini(&s);
 }
 
-/* While the job was stopped for long, another host took its files: its part is that host's now. */
+/* While the job was stopped for long, another host took its files: the part is now that host's. */
 static void a_job_that_lost_its_files_adds_nothing_to_the_part(void)
 {
     static const char other[] = "another job's lease";
@@ -437,7 +439,8 @@ static void every_failed_allocation_is_a_status(void)
     }
     CU_ASSERT(n_failed > 8);
     CU_ASSERT_EQUAL(n_wrong, 0);
-    logprobs_part_remove(path); /* the allocation that failed last was that of the part's name */
+    logprobs_part_remove(
+        path); /* in the last round, save_one lacked memory only to name the part, and left it */
     util_file_remove(path);
     request_destroy(&r);
     tokenizer_destroy(&t);

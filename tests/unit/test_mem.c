@@ -1,4 +1,4 @@
-/* Mapped memory is aligned and zeroed, and fails when it should. */
+/* Mapped memory is aligned and zeroed, and mapping fails when it should. The peak of memory. */
 #include "base/mem.h"
 
 #include <CUnit/CUnit.h>

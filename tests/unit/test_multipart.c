@@ -61,7 +61,7 @@ static void cut_bodies_have_fewer_parts(void)
 {
     size_t n_found[3] = {0};
     for (size_t n = 0; n < sizeof body; n++) {
-        char *cut = malloc(n > 0 ? n : 1); /* so that a sanitizer sees reads after it */
+        char *cut = malloc(n > 0 ? n : 1); /* so that a sanitizer reports reads past the end */
         struct multipart m;
         struct multipart_part p;
         size_t at = 0, found = 0;

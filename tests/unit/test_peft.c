@@ -1,5 +1,5 @@
-/* Adapters as peft publishes them become checkpoints of their own: names, bytes and scalings; and
- * everything that would change a result otherwise is refused by name. */
+/* Adapters as peft publishes them become checkpoints of their own: names, bytes and scalings. A
+ * field or tensor that would change results in another way is refused by name. */
 #include "base/json.h"
 #include "base/mem.h"
 #include "checkpoint/convert/convert.h"
@@ -91,8 +91,8 @@ static void scalings_are_those_of_peft(void)
     scratch_clear();
 }
 
-/* Replaces, everywhere in a file, `from` by `to`; both have the same length if the file has
- * offsets. */
+/* Copies file `in` to `out` and replaces every `from` by `to`. Both have the same length if the
+ * file has offsets. from "": nothing is replaced. */
 static void put_replaced(const char *in, const char *out, const char *from, const char *to)
 {
     size_t n, n_out = 0, n_from = strlen(from), n_to = strlen(to);
@@ -112,7 +112,8 @@ static void put_replaced(const char *in, const char *out, const char *from, cons
     free(changed);
 }
 
-/* Text replaced in a file of the golden "attention", and the sentence of the conversion's error. */
+/* Text replaced in a file of the golden "attention", and the sentence of the conversion's error;
+ * NULL: it succeeds. */
 struct peft_refusal {
     bool in_tensors;
     const char *from, *to, *sentence;

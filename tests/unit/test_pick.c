@@ -1,5 +1,6 @@
-/* Sampling from a row of logits: truncation rules, exact integers, and independence of how the
- * vocabulary is divided into buckets. Frequencies are compared with softmax. */
+/* Sampling from a row of logits with the reference kernels: truncation rules, ties, the random
+ * numbers of the draws, and log-probabilities. The frequencies of draws are compared with
+ * softmax. */
 #include "kernels/kern.h"
 #include "sample/pick.h"
 
@@ -14,7 +15,7 @@ static float logits[N_VOCAB];
 static uint64_t mass[N_VOCAB], keys[N_VOCAB];
 static const struct pick_scratch scratch = {mass, keys};
 
-/* A generator of its own, so that the test does not depend on the code under test. */
+/* A generator that the code under test does not use. */
 static double uniform(uint64_t *state)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -102,7 +103,8 @@ static void top_p_keeps_the_shortest_prefix(void)
         counts[order[i]] = 0;
     }
     for (int i = 0; i < N_VOCAB; i++) CU_ASSERT_EQUAL(counts[i], 0);
-    /* the mean plus five standard deviations of chi-squared with n_kept - 1 degrees of freedom */
+    /* from six standard deviations below the mean of chi-squared with n_kept degrees of freedom to
+     * five above */
     CU_ASSERT(chi2 < n_kept + 5 * sqrt(2.0 * n_kept));
     CU_ASSERT(chi2 > n_kept - 6 * sqrt(2.0 * n_kept));
 }

@@ -48,8 +48,9 @@ static void others_wait_for_the_slowest(void)
     }
 }
 
-/* With pp steps in flight, pp messages and the lead's work travel around the pipeline. A step then
- * costs their sum divided by pp, unless a stage is slower than the others and hides them. */
+/* The lead works on the rank of stage 0, whose time its work adds to. A step costs the time of a
+ * round, which is that of all stages and pp messages, divided by the pp steps in flight; or the
+ * time of the slowest stage, if that is longer. */
 static void messages_and_the_lead_cost_what_the_round_takes(void)
 {
     const uint64_t even[2] = {10, 10}, uneven[2] = {10, 20};

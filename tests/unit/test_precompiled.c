@@ -8,7 +8,7 @@
 enum { CHILD = 0x61, VALUE = 0x62, N_UNITS = 0x63, ENDS_KEY = 1 << 8, OFFSET_SHIFT = 10 };
 
 static char units[N_UNITS * 4];
-static const char texts[] = "x\0\xC3\xA9"; /* and a NUL */
+static const char texts[] = "x\0\xC3\xA9"; /* "x" and an accented e, each with a NUL after it */
 
 static void put_unit(size_t i, uint32_t unit)
 {

@@ -39,7 +39,8 @@ static int32_t find(const struct prefix_cache *c, int32_t parent, uint64_t key, 
     return prefix_cache_find(c, parent, key, b.tokens);
 }
 
-/* The value whose only block is evicted next; -1: none. */
+/* Evicts a block, the only one of its node, and returns the node's value; -1: none can be
+ * evicted. */
 static int32_t evict(struct prefix_cache *c)
 {
     int32_t out[PLAN_TABLES_MAX];
@@ -66,7 +67,7 @@ static void blocks_are_found_by_their_place_and_tokens(void)
     CU_ASSERT_EQUAL(find(&c, -1, 100, 1), first);
     CU_ASSERT_EQUAL(find(&c, first, 200, 2), second);
     CU_ASSERT_EQUAL(prefix_cache_blocks(&c, second)[0], 200);
-    CU_ASSERT_EQUAL(find(&c, -1, 200, 2), -1); /* not at the start */
+    CU_ASSERT_EQUAL(find(&c, -1, 200, 2), -1); /* not the first block of a sequence */
     CU_ASSERT_EQUAL(find(&c, second, 200, 2), -1);
     CU_ASSERT_EQUAL(c.n_cached, 2);
     prefix_cache_fini(&c);
@@ -135,8 +136,8 @@ static void a_block_goes_after_those_behind_it(void)
     prefix_cache_fini(&c);
 }
 
-/* One full and two windowed tables: windowed blocks that nobody sees are evicted alone, before the
- * node that was used after them. */
+/* One full and two windowed tables: windowed blocks that no request holds are evicted apart from
+ * their node's full block. The longest unused go first. */
 static void windowed_blocks_go_first(void)
 {
     struct prefix_cache c = make(8, 1, 2);

@@ -1,5 +1,5 @@
 /* Tests how published checkpoints become shoal's tensors: config.json of the text model in a
- * multimodal checkpoint, names, and the rows of tensors that hold several. */
+ * multimodal checkpoint, names of tensors, and the rows of fused linears. */
 #include "checkpoint/convert/published.h"
 
 #include <CUnit/CUnit.h>
@@ -75,7 +75,8 @@ static void names_of_an_encoder(void)
         published_encoder_name(&m, names[i][0], name, sizeof name);
         CU_ASSERT_STRING_EQUAL(name, names[i][1]);
     }
-    m.family = &roberta; /* its head has a layer of its own */
+    m.family =
+        &roberta; /* a RoBERTa's head has a dense layer of its own and does not use the pooler */
     published_encoder_name(&m, "roberta.pooler.dense.weight", name, sizeof name);
     CU_ASSERT_STRING_EQUAL(name, "pooler.dense.weight");
     CU_ASSERT(published_encoder_is_unread("pooler.dense.weight", true));

@@ -91,8 +91,8 @@ static void known_small_floats(void)
     }
 }
 
-/* Quantizes rows and dequantizes them: each value changes by at most half a step, with the stored
- * scales and zero points. */
+/* Quantizes rows, and dequantizes them with the stored scales and zero points: the squared error
+ * stays below a small part of the squared values, according to the kind of format. */
 static void rows_come_back(void)
 {
     float *x = malloc(ROWS * INPUTS * sizeof *x), *y = malloc(ROWS * INPUTS * sizeof *y);
@@ -203,7 +203,8 @@ static void rows_are_their_values(void)
     free(x);
 }
 
-/* The loss equals that of a plain loop for any team, and several calls add up. */
+/* The loss equals that of a plain loop, with one thread and with three, and several calls add
+ * up. */
 static void loss_is_measured(void)
 {
     enum { N = ROWS * INPUTS };

@@ -42,7 +42,7 @@ static void refuse(const char *body, const char *word)
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, word));
 }
 
-/* Returns one digit per layer: 1 if the layer has a sliding window. "1100". */
+/* Returns one digit per layer, such as "1100": 1 if the layer has a sliding window. */
 static inline const char *windows(void)
 {
     static char text[ARCH_LAYERS_MAX + 1];

@@ -188,7 +188,7 @@ static struct status tensor_mix(struct ckpt *c, const struct ckpt_tensor *t, uin
         st = ckpt_read_tensor(c, t, bytes);
         mix(sum, bytes, t->n_bytes);
         mix(sum, &t->dtype, sizeof t->dtype);
-    } else { /* member by member, because some bytes of the structure have no meaning */
+    } else { /* member by member, because the structure has padding */
         const unsigned format[] = {t->quant.kind, t->quant.has_zeros, t->quant.scale_dtype,
                                    t->quant.group};
         mix(sum, format, sizeof format);

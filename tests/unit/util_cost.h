@@ -4,8 +4,9 @@
 
 #include "cost/node_file.h"
 
-/* A host of n_threads threads in n_ranks ranks, with 10 GB/s and 10^12 f32 operations per second.
- * Every format's linear takes the larger of reading its bytes and rows * 2 / 10^12 seconds. */
+/* A host of n_threads threads in n_ranks ranks, whose threads together read 10 GB/s and compute
+ * 10^12 f32 operations per second. For each weight, a linear of R rows takes R * 2 / 10^12 seconds,
+ * or, from memory, the time of reading the weight's bytes if that is longer. */
 void util_node(struct node *out, double n_threads, double n_ranks);
 
 #endif

@@ -64,7 +64,8 @@ static int32_t draw(uint64_t fold, int64_t position, const struct plan_seq *s, u
     return h % 3 == 0 ? (int32_t)(h / 40 % FAKE_END_ID) : (int32_t)(' ' + h / 40 % 95);
 }
 
-/* The first token that the plan allows, from `token` on and around the vocabulary. */
+/* Returns the first allowed token from `token` on, continuing at token 0 after the last one. If
+ * none is allowed, returns `token`. */
 static int32_t allowed_from(int32_t token, const uint32_t *allowed)
 {
     for (int32_t i = 0; i < FAKE_VOCAB; i++) {
@@ -74,7 +75,7 @@ static int32_t allowed_from(int32_t token, const uint32_t *allowed)
     return token;
 }
 
-/* A hash of all parts of the plan that change logits; 0 when nothing does. */
+/* Hashes a sequence's penalties and adjusts; 0 if it has none. */
 static uint64_t mix_adjusts(const struct plan_seq *s, const struct plan_adjust *adjusts)
 {
     uint64_t h = 0;
@@ -157,13 +158,13 @@ static uint64_t fold_cache(struct fake_engine *e, int32_t replica, const int32_t
     return fold;
 }
 
-/* Blocks of each full table of a sequence. */
+/* Returns the number of blocks in each full table of a sequence. */
 static int32_t blocks_of(const struct plan_seq *s)
 {
     return (s->pos0 + s->n_rows + BLOCK - 1) / BLOCK;
 }
 
-/* The place in the sequence of entry b of its tables. */
+/* Returns which block of the sequence, counted from position 0, entry b of its tables is. */
 static int32_t place_of(const struct fake_engine *e, const struct plan_seq *s, int32_t b)
 {
     const int32_t n = blocks_of(s), n_full = e->tables.n_full;
@@ -171,8 +172,8 @@ static int32_t place_of(const struct fake_engine *e, const struct plan_seq *s, i
     return s->first_block + (b - n_full * n) % (n - s->first_block);
 }
 
-/* Table t of a sequence, by the place of its blocks; of a windowed one only the entries from
- * first_block on may be read. */
+/* Returns table t of a sequence, indexed by the number of a block in the sequence. Only entries
+ * from first_block on may be read in a windowed table. */
 static const int32_t *table_at(const struct fake_engine *e, const struct plan_seq *s,
                                const int32_t *blocks, int32_t t)
 {
@@ -198,8 +199,8 @@ static void write_entry(struct fake_engine *e, int32_t replica, const struct pla
         *slot(e, replica, table_at(e, s, blocks, t), pos) = mix(value, (uint64_t)t);
 }
 
-/* Checks, when a sequence's rows are written, that the other tables have the entries of all
- * positions that these rows see. */
+/* Checks, after a sequence's rows are written, that all tables but the first have the entries of
+ * all positions that these rows see. */
 static void check_tables(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
                          const int32_t *blocks)
 {
@@ -250,8 +251,9 @@ static void check_shared(struct fake_engine *e, int32_t replica, const struct pl
         wrong(e, "another sequence was given a block still in use");
 }
 
-/* Checks that a sequence continues where it stopped, in the same blocks, or begins anew; that its
- * table has exactly the blocks that its tokens need; and that no other sequence wrote to these. */
+/* Checks that a sequence begins anew or continues as check_shared or check_continued demands, and
+ * that its tables have exactly the blocks that its rows need. Returns false if the sequence cannot
+ * be run. */
 static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
                       const int32_t *blocks, uint64_t step)
 {
@@ -284,8 +286,8 @@ static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_
     return true;
 }
 
-/* Adds the most likely tokens: ids, and log-probabilities in descending order, computed from the
- * cache. */
+/* Adds n most likely tokens that follow from the fold, with log-probabilities in descending
+ * order. */
 static void add_tops(struct result_seq *out, uint64_t fold, int32_t n, struct step_result *result)
 {
     for (int32_t k = 0; k < n; k++) {
@@ -299,8 +301,8 @@ static void add_tops(struct result_seq *out, uint64_t fold, int32_t n, struct st
     }
 }
 
-/* A guess of the token that will be drawn after `token`, itself drawn after position `last`: right
- * two times of three, unless the draws are adjusted. */
+/* Returns a guess of the token that will be drawn after `token`, which was drawn from the
+ * sequence's last row. The guess is right two times of three, unless the draws are adjusted. */
 static int32_t guess_of(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
                         const int32_t *blocks, uint64_t fold, int32_t token)
 {
@@ -310,8 +312,8 @@ static int32_t guess_of(struct fake_engine *e, int32_t replica, const struct pla
     return fold % 3 == 0 ? (found + 1) % FAKE_VOCAB : found;
 }
 
-/* Makes room for the hidden rows of a replica's sequences [begin, end): a cache entry each. They
- * are counted as they are added. */
+/* Makes room for the hidden rows of a replica's sequences [begin, end). A row is one cache entry;
+ * add_hidden counts the rows that it adds. */
 static void place_hidden(const struct step_plan *plan, int32_t begin, int32_t end,
                          struct step_result *result)
 {
@@ -379,7 +381,7 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
     return out;
 }
 
-/* The memory of a block, and of a slot. */
+/* The memory of a block in the cache, and of a slot on the disk. */
 static uint64_t *block_at(struct fake_engine *e, int32_t replica, int32_t block)
 {
     return e->cache + ((int64_t)replica * e->n_blocks + block) * BLOCK;
@@ -390,7 +392,8 @@ static uint64_t *slot_at(struct fake_engine *e, int32_t replica, int32_t slot_)
     return e->disk + ((int64_t)replica * e->n_tier_slots + slot_) * BLOCK;
 }
 
-/* Ends the replica's reads up to read `end`. What a failed read leaves is wrong. */
+/* Ends the replica's reads with numbers below `end`. A failed read leaves wrong content in its
+ * block. */
 static void end_reads(struct fake_engine *e, int32_t replica, uint64_t end)
 {
     for (; e->n_reads_ended[replica] < end; e->n_reads_ended[replica]++) {
@@ -422,7 +425,7 @@ static void report_reads(struct fake_engine *e, const struct plan_move *m,
     assert(!status_failed(&st));
 }
 
-/* Carries out the orders of one replica; returns the one that asks, or NULL. */
+/* Carries out the orders of one replica; returns its PLAN_MOVE_ASK, or NULL. */
 static const struct plan_move *run_moves(struct fake_engine *e, int32_t replica,
                                          const struct step_plan *plan)
 {
@@ -451,7 +454,8 @@ static const struct plan_move *run_moves(struct fake_engine *e, int32_t replica,
     return ask;
 }
 
-/* Ends reads into blocks that the replica's sequences use, as the ranks do. */
+/* Ends the reads into blocks that the replica's sequences use, and all earlier reads, as the ranks
+ * do. */
 static void await_blocks(struct fake_engine *e, int32_t replica, const int32_t *blocks, size_t n)
 {
     for (uint64_t i = e->n_reads_ended[replica]; i < e->n_reads[replica]; i++) {

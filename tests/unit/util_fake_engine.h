@@ -32,7 +32,7 @@ struct fake_read {
 struct fake_engine {
     int32_t n_replicas, n_blocks, step_tokens, max_batch;
     uint64_t *cache;       /* [n_replicas, n_blocks, 64] */
-    struct fake_seq *seqs; /* [FAKE_SEQS] those with is_known; the others have no content */
+    struct fake_seq *seqs; /* [FAKE_SEQS]; an entry without is_known is undefined */
     bool *is_known;        /* [FAKE_SEQS] */
     int32_t *owner;        /* [n_replicas, n_blocks] the sequence whose plan last had the block */
     uint8_t *used;         /* [n_blocks] while a replica's plan runs: how each block is used */
@@ -40,16 +40,17 @@ struct fake_engine {
     const char *wrong;     /* what was wrong the first time */
     int32_t bad_token;     /* this token at position bad_position makes a row bad; -1: none */
     int64_t bad_position;  /* initially 1 */
-    bool shares;           /* whether sequences may share full blocks, begin after shared blocks,
-                              and replace a full block by another with the same content */
-    bool predicts;         /* of the plan being run: results have guesses */
-    /* blocks on disk: a read comes at some later step, and sometimes fails */
+    bool shares;   /* sequences may share full blocks, begin after shared blocks, and replace a full
+                      block by another with the same content */
+    bool predicts; /* the plan that is being run has `predicts`: results have guesses */
+    /* blocks on disk: a read ends at some later step, and sometimes fails */
     int32_t n_tier_slots;
     uint64_t *disk;          /* [n_replicas, n_tier_slots, 64] */
     struct fake_read *reads; /* [n_replicas, FAKE_READS] a ring */
     uint64_t n_reads[3], n_reads_ended[3], chance;
     uint64_t n_out, n_failed;
-    struct plan_tables tables; /* of a sequence, with a full one at least; initially one full */
+    struct plan_tables tables; /* the block tables of a sequence, one of them at least full;
+                                  initially one full table alone */
     uint64_t n_rows;           /* computed so far */
     bool logits;
 };
@@ -65,12 +66,12 @@ void fake_engine_add_tier(struct fake_engine *e, int32_t n_slots);
 enum { FAKE_STEP_TOKENS = 2048 };
 struct schedule_flags fake_schedule_flags(void);
 
-/* Executes one plan: results[r] for each replica (initialized by the caller). */
+/* Executes one plan and writes results[r] for each replica r; the caller has initialized them. */
 void fake_engine_run(struct fake_engine *e, const struct step_plan *plan,
                      struct step_result *results);
 
-/* Appends the tokens that a request must get to its prompt, from tokens[n_prompt] on. Returns how
- * many were appended. */
+/* Writes the request's prompt to `tokens`, and after it the tokens that the request must get.
+ * Returns the number of the latter. */
 size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_t *tokens);
 
 /* A drafter (serve/schedule/scheduler.h). It proposes the tokens that the request will get, but
@@ -78,7 +79,7 @@ size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_
  * end tokens that do not come. */
 int32_t fake_engine_draft(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
-/* scores [n] = the score of each token after those before it, with an adapter (plan_seq). */
+/* Sets scores[i] to the score that token i gets after tokens [0, i). adapter: as in plan_seq. */
 void fake_engine_scores(uint32_t adapter, const int32_t *tokens, size_t n, float *scores);
 
 /* A small xorshift generator for test data. */

@@ -41,8 +41,8 @@ static void make_lines(struct strbuf *s, int n_lines)
         } else if (i % 13 == 7) {
             strbuf_puts(s, "{\"custom_id\":\"c3\",\"prompt\":\"twice or bad\",\"n\":9}\n");
         } else if (i % 11 == 5) {
-            strbuf_puts(s, "{\"prompt_token_ids\":[5,1,5]}\n"); /* token 1 makes the arithmetic
-                                                                   fail */
+            strbuf_puts(s,
+                        "{\"prompt_token_ids\":[5,1,5]}\n"); /* token 1 fails with bad_arithmetic */
         } else {
             strbuf_printf(s, "{\"custom_id\":\"c%d\",\"prompt\":\"", i);
             for (int64_t k = fake_between(&x, 1, 12); k > 0; k--)

@@ -34,15 +34,15 @@ void util_job_init(struct util_job *job, int n_lines, bool bad_arithmetic);
 void util_job_init_text(struct util_job *job, const char *text, size_t n, bool bad_arithmetic);
 void util_job_fini(struct util_job *job);
 
-/* Runs for at most n_steps. Then the process "dies": nothing is flushed. With `drains` it ends in
- * order instead. */
+/* Runs the job for at most n_steps. If it is not done then, the run ends like a killed process:
+ * nothing is flushed. With `drains` the run ends in order instead. */
 void util_job_run(struct util_job *job, int64_t n_steps, bool drains, struct util_outcome *out);
 
 /* Removes the output and the journal. */
 void util_job_remove(const struct util_job *job);
 
-/* Whether the output has the bytes of an uninterrupted run, or, before the end of the job, begins
- * like them. */
+/* Whether the output has the bytes of the uninterrupted run; whether it has the first ones of
+ * them. */
 bool util_job_is_expected(const struct util_job *job);
 bool util_job_is_prefix(const struct util_job *job);
 

@@ -1,5 +1,6 @@
-/* The models of util_models.h. MODEL_ODD divides evenly by nothing: leaves have two heads and kv
- * groups three, all dimensions leave a remainder, and dense layers alternate with MoE layers. */
+/* The models of util_models.h. In MODEL_ODD little divides evenly: a leaf of o_proj holds two heads
+ * and a kv head serves three, the last leaf of each row-parallel linear is shorter, and dense
+ * layers alternate with MoE layers. */
 #include "util_models.h"
 
 static struct arch archs[MODEL_COUNT] = {
@@ -75,7 +76,7 @@ static struct arch archs[MODEL_COUNT] = {
                    .context = 512},
 };
 
-/* The formats in which the models are stored. */
+/* The leaf sizes and the bytes per weight of the models. */
 static const struct layout_model models[MODEL_COUNT] = {
     [MODEL_SMOLLM2] = {.name = "SmolLM2-135M", .o_leaf = 64, .ffn_leaf = 256, .weight_bytes = 2},
     [MODEL_MIXTRAL] = {.name = "Mixtral-8x7B",

@@ -37,7 +37,6 @@ struct scenario scenario_random(uint64_t seed, bool score)
     return c;
 }
 
-/* A random run in which prompts begin alike, with the cache on or off. */
 struct scenario scenario_sharing(uint64_t seed, bool prefix_cache)
 {
     static const struct request_adapter adapters[] = {{"a", {1, 2}, 77}, {"b", {3, 4}, 78}};
@@ -55,7 +54,8 @@ struct scenario scenario_sharing(uint64_t seed, bool prefix_cache)
     return c;
 }
 
-/* A prompt of at most `most` tokens: one of the scenario's headers, cut anywhere, and a tail. */
+/* Writes a prompt of at most `most` tokens, and returns its length: one of the scenario's headers,
+ * sometimes only its beginning, and a tail. */
 static int64_t shared_prompt(const struct scenario *c, uint64_t *x, int64_t most, int32_t *tokens)
 {
     const uint64_t header = (uint64_t)fake_between(x, 0, c->n_headers - 1);
@@ -72,7 +72,7 @@ static int64_t shared_prompt(const struct scenario *c, uint64_t *x, int64_t most
     return n;
 }
 
-/* Appends a number that is not negative. strbuf_printf would take a tenth of a run. */
+/* Appends a number that is not negative. strbuf_printf would take a tenth of the run's time. */
 static void add_number(struct strbuf *out, int32_t n)
 {
     char digits[10];
@@ -149,7 +149,7 @@ static bool is_right(const struct scenario *c, const struct request *r)
 
 static const char cancelled_code[] = "cancelled";
 
-/* The request that a walk over all requests chose, each with the same odds. */
+/* A walk over all requests that chooses one at random, each with the same odds. */
 struct choice {
     uint64_t x;
     int64_t n;
@@ -163,7 +163,8 @@ static struct status choose(void *user, struct request *r)
     return status_ok();
 }
 
-/* Cancels a request that runs, waits or is in flight. */
+/* In one of c->cancels steps on average, cancels a random request that runs, waits or is in
+ * flight. */
 static void cancel_one(const struct scenario *c, struct scheduler *s, uint64_t step,
                        struct outcome *out)
 {
@@ -198,8 +199,9 @@ static void commit(const struct scenario *c, struct scheduler *s, int32_t group,
     }
 }
 
-/* Waiting requests are in the order of their age. A preempted request is younger than all requests
- * that run on its replica, so the oldest is never preempted and none overtakes another. */
+/* Whether the waiting requests are in the order of their age, and a preempted request is younger
+ * than all requests that run on its replica: then the oldest is never preempted and none overtakes
+ * another. */
 static bool order_holds(const struct scheduler *s)
 {
     for (const struct sequence *w = s->waiting.head; w != NULL; w = w->next) {
@@ -214,7 +216,8 @@ static bool order_holds(const struct scheduler *s)
     return true;
 }
 
-/* Counts how often the requests that run on a replica hold each block. */
+/* Adds to n_holders[b] the number of requests running on a replica that hold block b, and to
+ * n_own[b] those of them that do not hold it through the prefix cache. */
 static void count_holders(const struct scheduler *s, const struct replica *replica,
                           int32_t *n_holders, int32_t *n_own)
 {
@@ -235,8 +238,8 @@ static void count_holders(const struct scheduler *s, const struct replica *repli
     }
 }
 
-/* Sets n_refs[b] to the holders that the cache counts of each block, -1: not in the cache. Returns
- * the number of nodes. */
+/* Sets n_refs[b] to the number of holders of block b by the count of the prefix cache, or to -1 if
+ * the block is not in the cache. Returns the number of cached nodes. */
 static int32_t count_cached(const struct replica *replica, int32_t *n_refs)
 {
     const struct prefix_cache *c = &replica->cache;
@@ -256,8 +259,9 @@ static int32_t count_cached(const struct replica *replica, int32_t *n_refs)
     return n;
 }
 
-/* Each block of each replica is free, is idle in the cache, is held as often as the cache counts,
- * or is held once by its owner. So no block is lost, and none has two owners that write to it. */
+/* Whether each block of each replica is free, is idle in the cache, is held as often as the cache
+ * counts, or is held once by its owner. Then no block is lost, and none has two owners that write
+ * to it. */
 static bool holding_is_sound(const struct scheduler *s)
 {
     bool sound = true;
@@ -292,7 +296,6 @@ static void count_reads(struct scheduler *s, struct fake_engine *e, uint64_t n)
     }
 }
 
-/* The lead's loop: n_groups plans in flight, executed in order. */
 struct outcome scenario_run(struct scenario *c)
 {
     struct outcome out = {0};

@@ -16,15 +16,15 @@ struct scenario {
     struct request_rules rules;
     struct scheduler_options o;
     int32_t n_requests;
-    bool late;         /* requests are added a few at a time */
-    int32_t n_headers; /* number of headers with which prompts begin; 0: each prompt is different */
+    bool late;         /* one request is added every three steps, not all at once */
+    int32_t n_headers; /* prompts begin with one of this many headers (common beginnings); 0: each
+                          prompt is different */
     int32_t header_tokens, tail_tokens; /* 0: random lengths */
     int32_t max_tokens;                 /* 0: random */
-    int32_t bad_token;                  /* the engine fails at this token at position 70 of a
-                                           prompt; 0: never */
-    int32_t cancels;                    /* a request is cancelled in one of this many steps; 0:
-                                           never */
-    uint64_t n_reads; /* reads of blocks on disk before the run, in each replica */
+    int32_t bad_token; /* the engine fails at this token at position 70 of a sequence; 0: never */
+    int32_t cancels;   /* on average, a request is cancelled in one of this many steps; 0: never */
+    uint64_t n_reads;  /* how many reads of blocks on disk each replica seems to have ended before
+                          the run */
     uint64_t seed;
 };
 
@@ -37,7 +37,7 @@ struct outcome {
     const char *wrong;
 };
 
-/* A random run; with `score` of a score job. */
+/* A random run; if `score`, of a score job. */
 struct scenario scenario_random(uint64_t seed, bool score);
 
 /* A random run in which prompts begin alike, with the cache on or off. */
@@ -46,11 +46,11 @@ struct scenario scenario_sharing(uint64_t seed, bool prefix_cache);
 /* Request i of a scenario. */
 struct request *scenario_request(const struct scenario *c, int32_t i);
 
-/* Runs it: n_groups plans in flight, executed in order. */
+/* Runs the scenario with n_groups plans in flight, which are executed in order. */
 struct outcome scenario_run(struct scenario *c);
 
-/* Whether every request got the result that it gets alone, in order, and no block was lost; prints
- * what was wrong. */
+/* Whether every request that was not cancelled got the result that it gets alone, the order of
+ * requests was kept, and no block was lost. If not, prints what was wrong. */
 bool scenario_went_well(const struct scenario *c, const struct outcome *o);
 
 #endif

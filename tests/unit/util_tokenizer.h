@@ -1,6 +1,6 @@
-/* Checking a tokenizer against golden lines; shared by the unit suite and tool_tokenize.
- * Lines are JSON strings, one a line. A golden file has 8 bytes per line, little-endian: FNV-1a (32
- * bits) over the ids as 4 bytes each, then over the text that they decode to without specials. */
+/* Checks a tokenizer against golden lines, for the unit suite and tool_tokenize. Lines are JSON
+ * strings, one a line. A golden file has 8 bytes per line, little-endian: FNV-1a (32 bits) over the
+ * ids as 4 bytes each, then over the text that the ids decode to without special tokens. */
 #ifndef SHOAL_TESTS_UTIL_TOKENIZER_H
 #define SHOAL_TESTS_UTIL_TOKENIZER_H
 
@@ -15,11 +15,11 @@
  * tokenizer_config.json. */
 struct status util_tokenizer_open(const char *path, struct tokenizer **out);
 
-/* The flags for encoding a line, which alternate from line to line. */
+/* Returns the flags for encoding a line; they alternate from line to line. */
 unsigned util_line_flags(size_t line);
 
-/* Reads the next line's text. False at the end, or when the line is not a JSON string (then *st is
- * an error). */
+/* Reads the next line's text. False: the lines have ended, or the line is not a JSON string (then
+ * *st is an error). */
 bool util_next_line(const char *lines, size_t n, size_t *at, struct strbuf *text,
                     struct status *st);
 
