@@ -1,5 +1,6 @@
-/* A byte-level tokenizer.json that contains each kind of part once, for tests that damage it
- * (unit/test_tokenizer_bad.c, fuzz/target_text.c). */
+/* A byte-level tokenizer.json with a normalizer, pre-tokenizers, a post-processor, a decoder, a BPE
+ * model and added tokens, for tests that damage it (unit/test_tokenizer_bad.c, fuzz/target_text.c).
+ */
 #ifndef SHOAL_TESTS_SMALL_TOKENIZER_H
 #define SHOAL_TESTS_SMALL_TOKENIZER_H
 

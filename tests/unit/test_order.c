@@ -39,8 +39,8 @@ static void destroy_all(struct request **requests, size_t n)
     for (size_t i = 0; i < n; i++) request_destroy(&requests[i]);
 }
 
-/* Whether each request occurs once, priorities come first, and the order numbers are ascending and
- * the same as before. */
+/* Whether each request occurs once, more urgent requests come first, and the order numbers ascend
+ * and are those that `make` gave. */
 static bool is_sound(struct request **requests, size_t n)
 {
     bool seen[MOST] = {false};
@@ -110,8 +110,9 @@ static void shared_beginnings_meet_when_the_pool_is_small(void)
     }
 }
 
-/* Half of the requests, those read first, have long prompts and short answers. In every fifth of
- * the order, long prompts and long answers must occur in proportion. */
+/* The first half of the requests has long prompts and short answers, the second half short prompts
+ * and long answers. In each fifth of the order, the share of prompt tokens and the number of tokens
+ * per request must be near those of all requests. */
 static void prefill_and_decode_mix(void)
 {
     struct request *requests[MOST];

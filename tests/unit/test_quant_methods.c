@@ -35,7 +35,7 @@ struct problem {
     uint32_t n_in;
     size_t n_out, n_tokens;
     float *x, *w; /* owned [n_tokens, n_in], [n_out, n_in] */
-    double *full; /* owned [n_in, n_in] */
+    double *full; /* owned [n_in, n_in]: the Hessian with both triangles */
     struct hessian h;
 };
 
@@ -238,7 +238,8 @@ static void gptq_and_clipping_beat_rtn_on_their_own_measure(void)
 
 static const struct gptq_options clipped = {.damping = 0.01, .clip = true};
 
-/* Rule 10 of docs/numerics.md: the bytes do not depend on the number of threads. */
+/* By rule 10 of docs/numerics.md, the law holds for quantized files too: codes do not depend on the
+ * number of threads. */
 static void codes_do_not_depend_on_threads(void)
 {
     struct js_doc *doc = goldens();

@@ -1,5 +1,5 @@
-/* The thoughts in the texts of answers, whole and as streams that are cut anywhere, and whether a
- * prompt begins them. */
+/* Thoughts (reasoning) in answers: in whole texts, in streams that are cut anywhere, and whether
+ * the prompt has begun them. */
 #include "serve/output/reasoning.h"
 
 #include "base/json.h"
@@ -14,7 +14,8 @@
 
 #define CALL "<tool_call>{\"name\":\"f\"}</tool_call>"
 
-/* A text, its thoughts, its content, and how many calls it has. */
+/* Where the thoughts of a request's answers begin; the text of an answer; its thoughts, its content
+ * and how many tool calls it has. */
 static const struct expected {
     enum request_thoughts thoughts;
     const char *text, *reasoning, *content;
@@ -103,7 +104,7 @@ static void messages_are_divided(void)
     }
 }
 
-/* Adds up the events of a stream. */
+/* Joins the deltas of a stream's events. */
 static void join(const struct strbuf *events, struct said *all)
 {
     for (char *at = events->data, *next; at != NULL && *at != '\0'; at = next + 2) {
@@ -117,7 +118,7 @@ static void join(const struct strbuf *events, struct said *all)
     }
 }
 
-/* The text comes in pieces of k bytes. */
+/* Checks a stream whose text grows by k bytes at a time. */
 static void check_stream(const struct expected *e, size_t k)
 {
     const struct request_rules rules = {.tokenizer = NULL};
@@ -146,7 +147,8 @@ static void streams_are_divided_alike(void)
         for (size_t k = 1; k < 30; k++) check_stream(&texts[i], k);
 }
 
-/* Thoughts come while they are made: all but what may be the closing tag, and blanks. */
+/* Thoughts are streamed while they are made, all but blanks at the end and a possible beginning of
+ * the closing tag. */
 static void streams_do_not_wait_for_the_tag(void)
 {
     struct request *r = make_chat(THOUGHTS_BEGUN);
@@ -156,7 +158,8 @@ static void streams_do_not_wait_for_the_tag(void)
     request_destroy(&r);
 }
 
-/* The end of a template, a user's text, more fields, and what becomes of the thoughts. */
+/* The generation prompt of a template, the user's text, more fields of the body, the job's parser,
+ * and where the thoughts of the answer begin. */
 static const struct begun {
     const char *end, *content, *more;
     enum reasoning_parser parser;

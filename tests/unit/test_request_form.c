@@ -1,4 +1,5 @@
-/* Lines that are no requests: a member as the prompt, and prompts that a template makes. */
+/* Lines of other programs: a member is the prompt (--input-field), or a template makes the prompt
+ * from the line (--prompt-template). */
 #include "serve/request/request.h"
 #include "util_serve.h"
 
@@ -7,7 +8,8 @@
 
 enum { END_ID = 256 };
 
-/* A line and what its row has: the prompt's text, with the end token as '$'; or an error. */
+/* A line, and the text of its request's prompt, with the end token as '$', or a part of the error.
+ */
 struct form_line {
     const char *line, *prompt, *error;
 };
@@ -43,7 +45,7 @@ static void a_member_is_the_prompt(void)
 {
     static const struct form_line lines[] = {
         {"{\"text\":\"some text\"}", "some text", NULL},
-        {"{\"text\":\"a<|end|>\",\"max_tokens\":3}", "a$", NULL}, /* as in \"prompt\" */
+        {"{\"text\":\"a<|end|>\",\"max_tokens\":3}", "a$", NULL}, /* as in a "prompt" */
         {"{\"text\":\"a\",\"prompt\":7,\"messages\":\"no\",\"url\":\"x\",\"body\":1,\"suffix\":"
          "\"s\"}",
          "a", NULL},
@@ -69,7 +71,7 @@ static void a_template_makes_the_prompt(void)
     static const struct form_line lines[] = {
         {"{\"q\":\"why\",\"my id\":4}", "Q: why\n4$", NULL},
         {"{\"q\":7,\"hint\":{\"text\":\"so\"},\"prompt\":[]}", "Q: 7 (so)\n-$", NULL},
-        {"{\"q\":\"<|end|>\"}", "Q: <|end|>\n-$", NULL}, /* no special token from a line */
+        {"{\"q\":\"<|end|>\"}", "Q: <|end|>\n-$", NULL}, /* a line's text gives no special token */
         {"{\"question\":\"why\"}", NULL, "'q' is undefined, and is printed"},
         {"{\"q\":null}", NULL, "'q' is undefined, and is printed"},
         {"{\"q\":\"a\",\"hint\":{\"txt\":1}}", NULL, "'text' is undefined, and is printed"},

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* With a template, messages become its text. What a user wrote never becomes a special token. */
+/* The prompt is the text that the template makes of the messages; wrong messages are refused. */
 static void messages_go_through_the_template(void)
 {
     static const char template[] =

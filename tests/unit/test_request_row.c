@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Adds the bytes of `tokens` as sampled tokens, and compares the row. */
+/* Gives the request the bytes of `sampled` as sampled tokens, and the end token if `end`. With
+ * `score`, scores the prompt instead. Compares the row. */
 static void check_row(const char *line, const char *sampled, bool end, bool score,
                       const char *expected)
 {
@@ -56,7 +57,7 @@ static void rows_are_those_of_the_contract(void)
     check_row("{\"prompt\":\"\"}", "", false, false,
               "{\"custom_id\":\"12\",\"error\":{\"code\":\"invalid_request\",\"message\":\"the "
               "prompt has no tokens, expected at least one\"}}\n");
-    /* an incomplete character */
+    /* the answer ends inside a character */
     check_row(
         "{\"prompt\":\"hi\",\"max_tokens\":2}", "x\xE2", false, false,
         "{\"custom_id\":\"12\",\"text\":\"x\xEF\xBF\xBD\",\"token_ids\":[120,226],"
@@ -70,7 +71,7 @@ static void stop_strings_end_the_text_before_them(void)
         "{\"prompt\":\"hi\",\"stop\":[\"END\",\"zz\"]}", "xENyEND", false, false,
         "{\"custom_id\":\"12\",\"text\":\"xENy\",\"token_ids\":[120,69,78,121,69,78,68],"
         "\"finish_reason\":\"stop\",\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":7}}\n");
-    /* held back as the possible start of a stop string, and output at the end */
+    /* "EN" is held back, because it may begin the stop string, and is output at the end */
     check_row("{\"prompt\":\"hi\",\"stop\":\"END\",\"max_tokens\":3}", "xEN", false, false,
               "{\"custom_id\":\"12\",\"text\":\"xEN\",\"token_ids\":[120,69,78],\"finish_reason\":"
               "\"length\",\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":3}}\n");
@@ -80,8 +81,7 @@ static void stop_strings_end_the_text_before_them(void)
         "\"finish_reason\":\"stop\",\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":4}}\n");
 }
 
-/* Adds tokens by name; checks the text, and how many tokens were taken before the request stopped.
- */
+/* Gives the request tokens until it ends. Checks how many it took, and its text. */
 static void check_stop(struct tokenizer *t, const char *line, const char *const *tokens,
                        size_t n_taken, const char *text)
 {
@@ -164,7 +164,8 @@ static void batch_rows_are_batch_results(void)
               " expected at least one\"}}\n");
 }
 
-/* Samples two tokens, with two alternatives each. The second token is not a whole character. */
+/* Samples two tokens, with the log-probabilities of two likely tokens each, and checks that the row
+ * contains `expected`. The second token is not a whole character. */
 static void check_logprobs(const char *line, const char *expected)
 {
     struct tokenizer *t = util_byte_tokenizer();

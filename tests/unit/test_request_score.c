@@ -1,4 +1,5 @@
-/* Scored contexts, continuations and texts: how their tokens are divided. Lists of prompts. */
+/* Lines to be scored: which tokens of a context with a continuation, of a text and of a prompt get
+ * log-probabilities. Also lists of prompts. */
 #include "serve/request/request_choice.h"
 #include "util_serve.h"
 
@@ -16,8 +17,8 @@ static struct request *parse(struct tokenizer *t, const char *line)
     return util_request_parse(&rules, line);
 }
 
-/* Compares the tokens, as characters and "^" for the prefix token, with "|" before the first one
- * that has a log-probability; several prompts are separated by blanks. */
+/* Compares the tokens of a line's prompts with `expected`: characters, "^" for the prefix token,
+ * "|" before the first token that gets a log-probability, and blanks between prompts. */
 static void check_division(const char *line, const char *expected)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -107,7 +108,7 @@ static void wrong_lines_become_errors(void)
     check_error("{\"text\":7}", "text: expected a string or a list of token ids, found an integer");
 }
 
-/* Beside a prompt, the fields of pairs have no effect. */
+/* Beside a prompt, the fields "text" and "context" have no effect. */
 static void prompts_are_still_scored(void)
 {
     check_division("{\"prompt\":\"abc\",\"text\":\"x\",\"context\":\"y\"}", "a|bc");

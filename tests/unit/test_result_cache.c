@@ -1,5 +1,5 @@
 /* Repeated requests: rows are the same with the result cache on and off, whatever the options, and
- * no row is computed twice. */
+ * fewer tokens are computed with it. */
 #include "serve/output/result_cache.h"
 
 #include "util_serve.h"
@@ -150,7 +150,8 @@ static void who_waits_for_whom(void)
     CU_ASSERT_PTR_NULL(result_cache_take(c));
     CU_ASSERT_EQUAL(ask(c, &rules, r[1]), RESULT_DONE);
     CU_ASSERT_EQUAL(r[1]->n_tokens, 6);
-    CU_ASSERT_EQUAL(ask(c, &rules, r[2]), RESULT_RUN); /* after the eight results that are kept */
+    /* r[2] runs on after the 8 tokens that the cache kept */
+    CU_ASSERT_EQUAL(ask(c, &rules, r[2]), RESULT_RUN);
     CU_ASSERT_EQUAL(r[2]->n_tokens, 11);
     CU_ASSERT_EQUAL(ask(c, &rules, r[4]), RESULT_WAITS);
     end(c, &rules, r[2]);

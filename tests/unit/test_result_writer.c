@@ -175,7 +175,8 @@ enum { FRAME_BYTES = 300, N_ROWS = 200 };
 static const char *const endings[] = {"gz", "zst", "xz"};
 enum { N_ENDINGS = sizeof endings / sizeof endings[0] };
 
-/* Rows of 30 to 90 bytes that do not compress away. */
+/* Writes row i, of 41 to 91 bytes, and returns its length. Its random digits keep it from being
+ * compressed to almost nothing. */
 static size_t make_row(uint64_t i, char text[128])
 {
     uint32_t x = (uint32_t)i * 2654435761u + 1;
@@ -199,7 +200,8 @@ static void put_rows(struct result_writer *w, uint64_t from, uint64_t to)
     }
 }
 
-/* A writer of a job that continues after its first n_done rows, which the journal has. */
+/* Returns the writer of a job that resumes after its first n_done rows, which its journal has.
+ * *was_equal: whether the file already held exactly these rows. */
 static struct result_writer *resumed(const char *path, uint64_t n_done, bool *was_equal)
 {
     struct result_writer *w = NULL;
@@ -218,8 +220,8 @@ static void finish(struct result_writer *w)
     result_writer_destroy(&w);
 }
 
-/* Reads the file as it is, and counts the rows of its decompressed bytes. *is_whole: it ends after
- * the last row; if not, the reader's error says where. */
+/* Sets `stored` to the bytes of the file, and returns the number of rows in what they decompress
+ * to. *is_whole: whether they could be read to the end; if not, the reader's error says where. */
 static uint64_t read_output(const char *path, struct strbuf *stored, bool *is_whole)
 {
     struct line_reader *r = NULL;
@@ -257,7 +259,7 @@ static void write_file(const char *path, const char *bytes, size_t n)
     CU_ASSERT(util_write(path, bytes, n));
 }
 
-/* The whole output, written in one go. */
+/* Writes the whole output in one go, and sets `whole` to its bytes. */
 static void make_whole(const char *path, struct strbuf *whole)
 {
     bool equal, is_whole;
@@ -305,7 +307,7 @@ static void frames_are_the_same_however_often_the_job_stops(void)
     util_file_remove(base);
 }
 
-/* A kill may leave any beginning of the file, and a disk may change any byte. */
+/* A killed job may leave only the beginning of the file, and a disk may change any byte. */
 static void torn_and_damaged_frames_are_written_again(void)
 {
     char base[UTIL_PATH_MAX], path[UTIL_PATH_MAX];

@@ -1,4 +1,4 @@
-/* The scheduler's block tables of layers with a window, and blocks on disk, with a fake engine. */
+/* The scheduler with a fake engine: block tables of layers with a window, and blocks on disk. */
 #include "serve/schedule/scheduler_private.h"
 #include "util_cases.h"
 #include "util_scenario.h"
@@ -67,8 +67,9 @@ static void blocks_on_disk_change_no_result(void)
 }
 
 /* gpt-oss has as many layers with a window of 128 as without. A sequence of 2,048 tokens needs 32
- * blocks of those without, and at most 3 of the others: two full ones and the one being written. */
-static void layers_with_a_window_keep_two_blocks(void)
+ * blocks for the layers without, and at most 3 for the layers with a window: a window of 128
+ * positions lies in at most 3 blocks. */
+static void layers_with_a_window_keep_three_blocks(void)
 {
     struct scenario c = {.seed = 5, .n_requests = 1, .max_tokens = 1, .n_headers = 1};
     c.rules = (struct request_rules){
@@ -102,6 +103,6 @@ void suite_schedule_blocks(CU_pSuite suite)
 {
     CU_add_test(suite, "windows change no result", windows_change_no_result);
     CU_add_test(suite, "blocks on disk change no result", blocks_on_disk_change_no_result);
-    CU_add_test(suite, "layers with a window keep two blocks",
-                layers_with_a_window_keep_two_blocks);
+    CU_add_test(suite, "layers with a window keep three blocks",
+                layers_with_a_window_keep_three_blocks);
 }

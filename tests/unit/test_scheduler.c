@@ -27,7 +27,7 @@ static void check_scenarios(uint64_t first, uint64_t n, bool score)
     printf("[%llu of %llu drafts right] ", (unsigned long long)n_right,
            (unsigned long long)n_drafts);
     CU_ASSERT_EQUAL(n_bad, 0);
-    /* Score mode holds all blocks from the start, so nothing is ever preempted. */
+    /* A scored request holds all its blocks from the start, so none is preempted. */
     if (!score) {
         CU_ASSERT(n_preempted > n / 20);
         CU_ASSERT(n_recomputed > n / 20);
@@ -35,7 +35,7 @@ static void check_scenarios(uint64_t first, uint64_t n, bool score)
     }
 }
 
-/* Guesses of a prediction layer, alone or beside those from the text. */
+/* Draft tokens of a prediction layer, alone or beside drafts from the request's own text. */
 static void guesses_of_a_layer_change_no_result(void)
 {
     enum { N = 400 };
@@ -69,7 +69,7 @@ static void any_layout_and_limits_give_the_same_scores(void)
     check_scenarios(100000, util_cases(500), true);
 }
 
-/* The other requests get their own results, and no block is lost. */
+/* When requests are cancelled at random, the others get their own results, and no block is lost. */
 static void cancelled_requests_leave_their_blocks(void)
 {
     uint64_t n_bad = 0, n_cancelled = 0, n_rest = 0;
@@ -85,8 +85,8 @@ static void cancelled_requests_leave_their_blocks(void)
     CU_ASSERT(n_cancelled > util_cases(1500) && n_rest > util_cases(1500));
 }
 
-/* is_right compares with the answer that each request gets alone, so runs with and without shared
- * prefixes agree. */
+/* scenario_went_well compares with the answer that each request gets alone, so runs with and
+ * without shared prefixes agree. */
 static void shared_prefixes_change_no_result(void)
 {
     uint64_t n_bad = 0, n_hit = 0, n_preempted = 0, n_both = 0, n_errors = 0, n_rows[2] = {0};
@@ -107,7 +107,7 @@ static void shared_prefixes_change_no_result(void)
     CU_ASSERT(n_hit > util_cases(1000));
     CU_ASSERT(n_preempted > util_cases(200));
     CU_ASSERT(n_both > util_cases(200));
-    CU_ASSERT(n_errors > (util_cases(4) == 4 ? 20 : 0)); /* few of the first quarter have one */
+    CU_ASSERT(n_errors > (util_cases(4) == 4 ? 20 : 0)); /* few of the first 500 runs have one */
     CU_ASSERT(n_rows[1] < n_rows[0] * 3 / 4);
     printf("[%llu hit, %llu preempted, both %llu, %llu error rows, rows %llu -> %llu] ",
            (unsigned long long)n_hit, (unsigned long long)n_preempted, (unsigned long long)n_both,
@@ -115,8 +115,8 @@ static void shared_prefixes_change_no_result(void)
            (unsigned long long)n_rows[1]);
 }
 
-/* A shared beginning gives no log-probabilities, so only blocks before a pair's first scored row
- * are taken from the cache. */
+/* Rows that are taken from the prefix cache give no log-probabilities, so only blocks before a
+ * pair's first scored row are taken. */
 static void shared_contexts_change_no_score(void)
 {
     uint64_t n_bad = 0, n_hit = 0, n_rows[2] = {0};
@@ -180,8 +180,8 @@ static uint64_t trie_bound(const struct scenario *c)
     return bound;
 }
 
-/* 2,000 prompts over 20 headers of 700 tokens, in random order, on one replica and on two with
- * microbatches in flight. */
+/* 2,000 prompts over 20 headers of 700 tokens, in random order: on one replica with two steps in
+ * flight, and on two replicas with four. */
 static void shared_headers_are_computed_about_once(void)
 {
     for (int32_t n_replicas = 1; n_replicas <= 2; n_replicas++) {
@@ -292,7 +292,7 @@ static void a_pool_below_one_context_is_refused(void)
     scheduler_destroy(&s);
 }
 
-/* Makes a scheduler in which one request is in flight, and its plan. */
+/* Returns a scheduler with one request in flight, and makes *plan, the plan of its step. */
 static struct scheduler *one_in_flight(struct scenario *c, struct serve_summary *stats,
                                        struct step_plan *plan)
 {
@@ -367,7 +367,8 @@ static void bad_arithmetic_makes_an_error_of_that_request(void)
     scheduler_destroy(&s);
 }
 
-/* A scheduler with prompts for many steps of 512 rows, in which every step takes too long. */
+/* A scheduler with prompts for many steps of 512 rows. Every step takes longer than flags.step_ns.
+ */
 struct slow_steps {
     struct scenario c;
     struct serve_summary stats;
@@ -413,7 +414,7 @@ static void slow_steps_fini(struct slow_steps *t)
     scheduler_destroy(&t->s);
 }
 
-/* Returns the rows of the last of n steps. */
+/* Runs n steps and returns the number of rows of the last one. */
 static uint64_t rows_after(struct slow_steps *t, int n)
 {
     uint64_t before = 0;
@@ -428,7 +429,7 @@ static uint64_t rows_after(struct slow_steps *t, int n)
     return t->engine.n_rows - before;
 }
 
-/* Ends r, which has not begun to run, and takes all that have ended. */
+/* Cancels r, which has not begun to run, and destroys all finished requests, r among them. */
 static void cancel_waiting(struct slow_steps *t, const struct request *r)
 {
     struct request *ended;
@@ -464,7 +465,7 @@ static void steps_are_short_only_while_they_matter_to_a_client(void)
     request_run_last(r);
     (void)scheduler_submit(t.s, r);
     CU_ASSERT_EQUAL(rows_after(&t, 1), SCHEDULER_STEP_LEAST);
-    t.s->came_ns = 1; /* long ago, but those that came then are still here */
+    t.s->came_ns = 1; /* the other requests came long ago, but are not finished */
     CU_ASSERT_EQUAL(rows_after(&t, 1), SCHEDULER_STEP_LEAST);
     cancel_waiting(&t, r);
     CU_ASSERT_EQUAL(rows_after(&t, 1), 512);
@@ -474,7 +475,8 @@ static void steps_are_short_only_while_they_matter_to_a_client(void)
     slow_steps_fini(&t);
 }
 
-/* An encoder computes a text in one step, so a smaller budget would stop it for good. */
+/* An encoder computes a text in one step, so with a budget below a text's length the text would
+ * never be computed. */
 static void slow_steps_leave_room_for_an_encoders_texts(void)
 {
     const struct embed_rules embed = {.is_whole = true};

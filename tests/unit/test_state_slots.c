@@ -1,6 +1,5 @@
-/* Slots of recurrent states: the scheduler gives each running sequence one and no other sequence
- * the same, in random runs with preemptions; the pool's places do not overlap; plans count its
- * bytes. */
+/* Slots of recurrent states: in random runs with preemptions, the scheduler gives each running
+ * sequence a slot of its own; in the pool, the states of slots and layers do not overlap. */
 #include "attention/state_pool.h"
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
@@ -12,7 +11,7 @@
 
 enum { REPLICAS = 2, GROUPS = 3, SLOTS_MAX = 6, REQUESTS = 20, CONTEXT = 300 };
 
-/* A slot as a rank has it: the sequence whose rows it saw last, and how many. */
+/* The state in a slot of a rank: the sequence that it belongs to, and the number of rows in it. */
 struct slot {
     int32_t id, n_rows;
 };
@@ -167,8 +166,8 @@ static void sharing_and_drafts_are_refused(void)
     }
 }
 
-/* Writes every place of every slot once; a place that two slots or layers shared would be counted
- * twice. */
+/* Adds 1 to every number of every slot and layer. A number that two slots or layers shared would
+ * become 2. */
 static void places_do_not_overlap(void)
 {
     const struct state_shape shape = {

@@ -79,7 +79,8 @@ static void lying_messages_are_refused(void)
     step_plan_fini(&q);
 }
 
-/* Rows to be pooled or saved must be rows of their entry. */
+/* Rows to be pooled must be rows of their plan_seq, and so must hidden rows to be saved, which also
+ * need PLAN_HIDDEN. */
 static void strange_rows_are_refused(void)
 {
     static const int32_t strange_hidden[][3] = {{-1, 1, PLAN_HIDDEN},        {0, -1, PLAN_HIDDEN},

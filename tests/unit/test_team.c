@@ -66,7 +66,8 @@ static void see_span(void *job, uint32_t first, uint32_t n)
     for (uint32_t i = first; i < first + n; i++) see(&s->seen, i);
 }
 
-/* A span lies within the parts of one thread. A thread alone claims far fewer spans than parts. */
+/* A span lies within the parts of one thread. A team of one thread gets all its parts as one span;
+ * two threads with 32 parts each get fewer spans than parts. */
 static void spans_are_neighbours(void)
 {
     for (uint32_t threads = 1; threads <= 4; threads++) {
@@ -101,7 +102,7 @@ static void without_a_team_the_caller_does_all(void)
     team_destroy(&none);
 }
 
-/* Also after the threads fell asleep, and when only some of the threads are used. */
+/* Thread i runs part i, also after the threads fell asleep, and when only some threads are used. */
 static void each_thread_does_its_own(void)
 {
     struct team *t = made(4);
@@ -123,8 +124,8 @@ static void each_thread_does_its_own(void)
     team_destroy(&t);
 }
 
-/* Part 0 waits until all other parts are finished, so other threads must take over the caller's
- * remaining parts. */
+/* Part 0 waits until the other seven parts are finished, so the thread that runs it needs another
+ * thread to take over its remaining parts. */
 static void wait_for_others(void *job, uint32_t part)
 {
     struct seen *s = job;

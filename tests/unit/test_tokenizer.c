@@ -1,5 +1,5 @@
-/* The tokenizer against goldens that the Python package `tokenizers` made of the same lines, and
- * with invalid files. */
+/* The tokenizer against goldens that the Python package `tokenizers` made of the same lines: from
+ * tokenizer.json, from tiktoken.model and from the arrays of GGUF files. */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -187,7 +187,7 @@ static void fill_tokens(struct arrays *a, const struct js_node *root)
     }
 }
 
-/* Puts its merges into `text` as "left right". */
+/* Writes the merges to `text`, as lines "left right", and points a->merges at them. */
 static void fill_merges(struct arrays *a, const struct js_node *merges, struct strbuf *text)
 {
     for (size_t i = 0; i < a->v.n_merges; i++) {
@@ -208,8 +208,8 @@ static void fill_merges(struct arrays *a, const struct js_node *merges, struct s
     }
 }
 
-/* Makes the arrays that the golden's tokenizer.json corresponds to, with `pre` as name of the
- * pre-tokenizer, and compares. */
+/* Makes GGUF arrays of the golden's tokenizer.json, with `pre` as the pre-tokenizer's name, and
+ * compares their tokenizer with the golden. */
 static void check_pre(const char *name, const char *pre)
 {
     size_t n;
@@ -322,8 +322,8 @@ static bool decode_case(struct tokenizer *t, const struct js_node *row)
     return same;
 }
 
-/* Compares ids of whole texts, bytes that are not UTF-8, and decodings of random ids. There must be
- * at least n_encode and n_decode of them. */
+/* Compares all cases of a file: at least n_encode texts, some of them not UTF-8, with their ids,
+ * and at least n_decode lists of random ids with their texts. */
 static void check_cases(const char *file, size_t n_encode, size_t n_decode)
 {
     struct tokenizer *t[N_NAMES];
@@ -383,7 +383,8 @@ static void tokens_by_id_and_content(void)
     tokenizer_destroy(&t);
 }
 
-/* An added token that single_word keeps from matching is no piece of a word. */
+/* An added token that stands only for a whole word (single_word) is not used for a part of a word.
+ */
 static void added_tokens_are_no_pieces(void)
 {
     static const char json[] =

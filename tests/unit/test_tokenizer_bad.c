@@ -151,8 +151,8 @@ static void refusal_text(const struct refusal *r, struct strbuf *json)
     strbuf_puts(json, at + strlen(r->find));
 }
 
-/* Loads each refused file with every allocation failing in turn. Nothing may leak (under
- * AddressSanitizer). */
+/* Loads each file of REFUSALS with every allocation failing in turn. AddressSanitizer would report
+ * leaks. */
 static void refusals_live_without_memory(void)
 {
     for (size_t i = 0; i < sizeof REFUSALS / sizeof REFUSALS[0]; i++) {
@@ -274,7 +274,8 @@ static void every_failed_allocation_is_a_status(void)
     CU_ASSERT(n > 10 && n < 1000);
 }
 
-/* Makes a tiktoken.model: the 256 bytes at ranks 0 to 255, then `more`. */
+/* Makes a tokenizer from a tiktoken.model (the 256 bytes at ranks 0 to 255, then `more`) and a
+ * tokenizer_config.json (NULL: none). */
 static struct status from_ranks(const char *more, const char *config_text)
 {
     static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -373,8 +374,8 @@ static double cpu_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Texts of 400 kB that are hard for patterns, merges, marks and added tokens must take well below a
- * second each. */
+/* Texts of 400 kB that are hard for patterns, merges, marks and added tokens take less than five
+ * seconds each. */
 static void hostile_texts_stay_fast(void)
 {
     static const char *const PARTS[] = {
@@ -465,7 +466,7 @@ static void notation_is_translated_or_refused(void)
     }
 }
 
-/* U+2B739 is a Han character of Unicode 15, which PCRE2 10.42 does not know. */
+/* U+2B739 is a Han character since Unicode 15. PCRE2 10.42 does not know it. */
 static void han_has_the_characters_of_unicode_15(void)
 {
     static const char TEXT[] = "\xF0\xAB\x9C\xB9";

@@ -17,7 +17,7 @@
 #define F            "{\"name\": \"f\", \"arguments\": {\"b\": [1, \"}\"], \"a\": null}}"
 #define G            "{\"name\":\"g\"}"
 
-/* A text, what its content is, and its calls as "name arguments\n" */
+/* The text of an answer, its content, and its calls, each as "name arguments\n". */
 static const struct expected {
     enum chat_tool_form form;
     const char *text, *content, *calls;
@@ -89,7 +89,7 @@ static void without_tools_everything_is_content(void)
     request_destroy(&r);
 }
 
-/* Adds up the contents of the stream's events, and counts the calls in them. */
+/* Joins the contents of a stream's events, and counts the calls in them. */
 static void join(const struct strbuf *events, struct strbuf *content, size_t *n_calls)
 {
     for (char *at = events->data, *next; at != NULL && *at != '\0'; at = next) {
@@ -108,7 +108,7 @@ static void join(const struct strbuf *events, struct strbuf *content, size_t *n_
     }
 }
 
-/* The text comes in pieces of k bytes. */
+/* Checks a stream whose text grows by k bytes at a time. */
 static void check_stream(const struct expected *e, size_t k)
 {
     const struct request_rules rules = {.tokenizer = NULL};
@@ -142,7 +142,7 @@ static void streams_give_the_same_content_and_calls(void)
 }
 
 /* Writes the row of the batch line `id` with three answers: text; two calls; and a call whose
- * argument looks like the part of a row where the id of a call stands. */
+ * argument looks like the call ids of a row. */
 static void write_row(const char *id, struct strbuf *row)
 {
     static const char *const answers[] = {

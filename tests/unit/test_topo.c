@@ -134,8 +134,8 @@ static void a_folder_holds_one_file_per_node(void)
     topo_destroy(&t);
 }
 
-/* Makes a folder with one file below the working folder and expects a refusal that contains `part`.
- */
+/* Makes a folder with one file (a FIFO if `fifo`) in the working folder. Expects that it is refused
+ * as a topology, with an error that contains `part`. */
 static void expect_folder_refusal(const char *name, const char *content, bool fifo,
                                   const char *part)
 {
@@ -248,8 +248,8 @@ static void look_at_units(void *job, uint32_t thread)
     sched_setaffinity(0, sizeof seen->all, &seen->all);
 }
 
-/* With as many threads as topo_threads allows, each thread gets a core of its own, if the threads
- * fill the machine. */
+/* With as many threads as topo_threads allows, a single rank fills its CPUs, and each thread is
+ * bound to a core of its own. */
 static void threads_get_a_core_each(void)
 {
     cpu_set_t all;

@@ -36,7 +36,7 @@ static void ring_keeps_the_last_events(void)
     size_t n_wrong = 0;
     for (size_t i = 0; i < room; i++) n_wrong += kept[i].begin_ns != i + 5;
     CU_ASSERT_EQUAL(n_wrong, 0);
-    /* Called beside the writer: the oldest event may be overwritten at this moment. */
+    /* trace_copy_beside leaves out the oldest event, which trace_add may be overwriting */
     uint64_t n_lost = 0;
     CU_ASSERT_EQUAL(trace_copy_beside(t, kept, &n_lost), room - 1);
     CU_ASSERT_EQUAL(n_lost, 6);
@@ -64,7 +64,7 @@ static void ranks_share_the_events(void)
 
 static void clock_drifts_evenly(void)
 {
-    /* 1000 ns ahead at 10,000, 3000 ns ahead at 30,000 */
+    /* a clock that is 1000 ns ahead when it shows 10,000, and 3000 ns ahead at 30,000 */
     const struct trace_clock drifting[2] = {{.at_ns = 10000, .offset_ns = 1000},
                                             {.at_ns = 30000, .offset_ns = 3000}};
     CU_ASSERT_EQUAL(trace_clock_map(drifting, 10000), 9000);

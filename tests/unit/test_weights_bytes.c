@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The formats of a file: linears are quantized, everything else is float. */
+/* The format of FFNs and experts in a quantized model. All other matrices are bf16, vectors f32. */
 static const struct quant_format int4 = {
     .kind = QUANT_INT4, .group = 32, .has_zeros = true, .scale_dtype = DTYPE_F16};
 static const struct layout_weight int4_weight = {.group = 32, .group_bytes = 16 + 2 + 1};
@@ -36,7 +36,7 @@ static uint64_t matrix_bytes(const struct adding *a, const struct weight_spec *s
     return n.data + n.scales + n.zeros;
 }
 
-/* With latent attention a head has two matrices, for keys and for values. */
+/* With latent attention, kv_b_proj is packed as two matrices per head, for keys and for values. */
 static uint64_t latent_bytes(const struct arch *m, const struct weight_spec *s)
 {
     const uint32_t own = m->attn.query_dim - m->attn.rotary;

@@ -1,6 +1,7 @@
-/* Brute force: in every layout of up to 12 ranks, every element of every tensor is held by exactly
- * the ranks that should hold it. Elements are counted one by one in the slabs that a rank would
- * load. Expectations follow the definitions and do not use the layout's functions. */
+/* Brute force: in every layout of up to 12 ranks, every element of every tensor is held by the
+ * right number of ranks in the right stages; rows of k_proj and v_proj by exactly the right ranks.
+ * Elements are counted one by one in the slabs that a rank would load. Expectations use only the
+ * stages, the places of ranks and the numbers of replicas of the layout. */
 #include "weights/weights.h"
 
 #include <CUnit/CUnit.h>
@@ -52,7 +53,7 @@ static const char *const configs[] = {
     "\"max_position_embeddings\":512}",
 };
 
-/* All tensors of the model, as a single rank lists them, and the ranks that hold each element. */
+/* A tensor of the model, as a single rank lists it, and the ranks that hold each element. */
 struct tensor {
     struct weight_spec spec;
     uint16_t *holders; /* [n_outer, n_rows, n_cols]; bit r: rank r holds the element */
@@ -116,7 +117,7 @@ static unsigned stages_of(const struct layout *l, const struct arch *m, const st
     return 0;
 }
 
-/* The query heads whose rows of q_proj this rank holds decide which kv heads it needs. */
+/* Whether the rank needs this kv head: it holds rows of q_proj of a query head that reads it. */
 static bool uses_kv_head(struct model_tensors *all, const struct arch *m, uint32_t layer,
                          uint32_t kv_head, unsigned rank)
 {
@@ -130,7 +131,8 @@ static bool uses_kv_head(struct model_tensors *all, const struct arch *m, uint32
     return false;
 }
 
-/* The number of ranks in the set that belong to stage `stage` and, if dp >= 0, to replica dp. */
+/* The number of ranks in the bits of `holders` that belong to stage `stage` and, if dp >= 0, to
+ * replica dp. */
 static unsigned count_in(const struct layout *l, uint16_t holders, uint32_t stage, int dp)
 {
     unsigned n = 0;
@@ -207,7 +209,6 @@ static size_t count_wrong(struct model_tensors *all, const struct arch *m, const
     return n_wrong;
 }
 
-/* Every replica of the experts must be complete and hold each element once. */
 static void check_layout(struct model_tensors *all, const struct arch *m, const struct layout *l)
 {
     for (size_t i = 0; i < all->n; i++) {

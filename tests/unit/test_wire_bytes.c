@@ -1,5 +1,5 @@
-/* Tests the blocks that the exchange between hosts sends, damaged ones too, and the bytes of a
- * token and layer for the routings of two published models: by formula, and by blocks of random
+/* Tests the blocks that the exchange between hosts sends, damaged ones too, and the bytes that a
+ * token costs in a layer of two published models: by formula, and counted in the blocks of random
  * tokens. */
 #include "parallel/wire/result_block.h"
 #include "parallel/wire/token_block.h"
@@ -34,7 +34,8 @@ static struct wire_shape qwen3(uint32_t n_hosts)
         .format = {4096, 32}, .n_experts = 128, .n_chosen = 8, .n_hosts = n_hosts};
 }
 
-/* K different experts of a token: of any chosen groups, any of their experts. */
+/* Chooses the n_chosen different experts of a token at random, from randomly chosen groups if the
+ * router has groups. */
 static void choose_experts(const struct wire_shape *s, uint64_t *state, uint32_t *experts)
 {
     const uint32_t groups = s->router.n_groups > 1 ? s->router.n_groups : 1;
@@ -53,7 +54,8 @@ static void choose_experts(const struct wire_shape *s, uint64_t *state, uint32_t
     }
 }
 
-/* The bytes of blocks of random tokens of host 0, for each token; to all other hosts. */
+/* Returns what host 0 sends to all other hosts, per token, counted in the blocks of random tokens.
+ * `combine` is 0. */
 static struct wire_bytes by_blocks(const struct wire_shape *s)
 {
     enum { TOKENS = 20000 };
@@ -98,7 +100,8 @@ static void formula_and_blocks_agree(void)
     }
 }
 
-/* The bounds hold for tokens that go to all hosts too, with sums of 4 bytes. */
+/* Bounds on the bytes of a token, with sums of 4 bytes. Those of DeepSeek-V3 hold also for a token
+ * that goes to all three other hosts. */
 static void tokens_cost_as_little_as_they_should(void)
 {
     const struct wire_shape d = deepseek(4), q = qwen3(8);

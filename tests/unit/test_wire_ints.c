@@ -16,7 +16,7 @@ static char *copy_of(const void *bytes, size_t n)
     return copy;
 }
 
-/* Packs, reads back with both functions, and returns the length. */
+/* Packs v, reads it back with wire_ints_unpack and wire_ints_add, and returns the packed length. */
 static size_t round_trip(const int64_t *v, size_t n)
 {
     char room[N_MAX * 8 + 64];
@@ -37,7 +37,7 @@ static size_t round_trip(const int64_t *v, size_t n)
     return n_bytes;
 }
 
-/* Bytes that the value alone needs. */
+/* Returns the bytes that v needs with its sign; 0 needs none. */
 static size_t bytes_of(int64_t v)
 {
     for (size_t w = 0; w < 8; w++) {
@@ -86,7 +86,7 @@ static void each_block_has_a_width_of_its_own(void)
 {
     int64_t v[3 * WIRE_INTS_BLOCK] = {0};
     v[0] = -1;                          /* 1 byte */
-    v[2 * WIRE_INTS_BLOCK] = 1ll << 31; /* 5 bytes: one more than the sign allows */
+    v[2 * WIRE_INTS_BLOCK] = 1ll << 31; /* 5 bytes, because 4 have no room for the sign */
     CU_ASSERT_EQUAL(round_trip(v, 3 * WIRE_INTS_BLOCK), 3 + (1 + 0 + 5) * WIRE_INTS_BLOCK);
 }
 

@@ -17,7 +17,8 @@ enum { GROUPS_MAX = 4, REPLICAS_MAX = 3 };
 
 static const int32_t end_ids[] = {FAKE_END_ID};
 
-/* The character that represents a byte in byte-level BPE. */
+/* Returns the character that represents a byte in byte-level BPE. Bytes must come in ascending
+ * order; *n_moved counts those that have characters from 256 on. */
 static uint32_t byte_character(int byte, uint32_t *n_moved)
 {
     const bool stays = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
