@@ -17,7 +17,7 @@
 
 /* A golden adapter, and the model for which it was made. */
 struct adapted {
-    struct ckpt *model, *adapter; /* the adapter again, as a second reader */
+    struct ckpt *model, *adapter; /* adapter: opened here too, beside adapters_load */
     char path[64];                /* of the adapter */
     struct arch arch;
     struct layout_model layout_model;
@@ -94,7 +94,7 @@ static void adapted_close(struct adapted *a)
 
 /* ---- published matrices ---- */
 
-/* Reads A or B of a linear as f32 [*n_rows, *n_cols]; owner: the caller, free. */
+/* Reads A or B of a linear as f32 [*n_rows, *n_cols]. The caller frees the values. */
 static float *published(struct adapted *a, uint32_t layer, enum adapter_site site, char part,
                         uint32_t *n_rows, uint32_t *n_cols)
 {

@@ -1,4 +1,5 @@
-/* Tests axes and collectives against simple expectations, on every layout of these ranks. */
+/* Tests axes on every layout of these ranks, and collectives with all ranks as replicas, against
+ * simple expectations. */
 #include "mpi/util_mpi.h"
 #include "parallel/comm/comm_mail.h"
 
@@ -16,7 +17,7 @@ static struct comm *flat(uint32_t turn)
     return util_comm_of_replicas(turn, 0);
 }
 
-/* Lists the world ranks of a rank's axis, in the axis's order, for the expectations below. */
+/* Lists the world ranks that are on an axis together with `rank`. Returns their number. */
 static uint32_t members(const struct layout *l, enum comm_axis axis, uint32_t rank, uint32_t *out)
 {
     const struct layout_place me = layout_place_of(l, rank);
@@ -102,7 +103,7 @@ static void a_layout_of_other_ranks_is_a_bug(void)
     free(l);
 }
 
-/* On pretended hosts only axes inside one of them share memory; the others still work. */
+/* Axes inside one pretended host share memory; axes across hosts do not, and still work. */
 static void hosts_can_be_pretended(void)
 {
     static struct arch arch;
@@ -199,7 +200,7 @@ static int rows_of(int a, int b, int round)
     return round == 0 ? 0 : (a * 5 + b * 3 + round) % 4;
 }
 
-/* Uneven counts, zeros, rows of 1 to 7 words, displacements that are not the running sum. */
+/* Uneven counts, zeros, rows of 1 to 6 words, displacements that are not the running sum. */
 static void rows_are_exchanged(void)
 {
     enum { ROWS = 16, WORDS = 7, N = 64 };
@@ -270,8 +271,8 @@ static void every_root_broadcasts(void)
     comm_stop(&c);
 }
 
-/* The worst status code wins; among equals the lowest rank's; a rank other than the lead is named.
- */
+/* The worst status code wins, among equal codes the lowest rank's. Other ranks than this one name
+ * it in the text, unless it is the lead. */
 static void the_worst_status_wins(void)
 {
     struct comm *c = flat(util_n_ranks() / 2);
@@ -297,7 +298,7 @@ static void the_worst_status_wins(void)
     comm_stop(&c);
 }
 
-/* Messages around a ring, also from this rank to itself, two in flight at once. */
+/* Messages around a ring, two in flight at once. A rank alone sends them to itself. */
 static void messages_go_around(void)
 {
     struct comm *c = flat(0);
@@ -349,15 +350,16 @@ static uint64_t cpu_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* The most processor time of 600 ms of waiting. ThreadSanitizer makes each look for a message many
- * times as expensive. */
+/* The most processor time that waiting for 600 ms may take. With ThreadSanitizer, each look for a
+ * message takes many times as long. */
 #ifdef __SANITIZE_THREAD__
 enum { ASLEEP_NS = 550000000 };
 #else
 enum { ASLEEP_NS = 200000000 };
 #endif
 
-/* All ranks wait for the first one, which sleeps, for a message and for a broadcast. */
+/* All other ranks wait for rank 0, which sleeps before it sends a message, and again before it
+ * broadcasts. */
 static void a_rank_that_waits_asleep_leaves_its_core(void)
 {
     struct comm *c = flat(0);
@@ -431,7 +433,7 @@ static void time_and_bytes_are_counted(void)
     comm_stop(&c);
 }
 
-enum { MAIL_BYTES = 1 << 20 /* far above what libraries send before its receive has begun */ };
+enum { MAIL_BYTES = 1 << 20 /* libraries send so much only once its receive has begun */ };
 
 /* Starts a mail with MAIL_BYTES of `value` to each other host. */
 static void start_mail(struct comm *c, struct comm_mail *m, unsigned char value)

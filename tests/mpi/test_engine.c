@@ -1,6 +1,7 @@
 /* Tests steps through real stages: tiny random models over every layout of these ranks, with idle
  * replicas, empty plans and pp steps in flight. Greedy tokens must be those of the committed
- * goldens. Scores must have the same bits in every layout; a hash below names them. */
+ * goldens. Scores must have the same bits in every layout; the callers of try_model state their
+ * hash. */
 #include "mpi/util_engine_lead.h"
 #include "mpi/util_mpi.h"
 
@@ -66,17 +67,19 @@ static void close_model(struct model *m)
 
 /* Resources for lent experts that the system refuses to some ranks. */
 struct refusal {
-    bool huge_pages;
-    uint64_t room; /* bytes that may be allocated, in steps of 64 KiB */
-    int rank;      /* the rank, or EVERY_RANK */
+    bool huge_pages; /* huge pages for shared memory are refused */
+    uint64_t room;   /* bytes of experts that find room in shared memory */
+    int rank;        /* the rank, or EVERY_RANK */
 };
 enum { EVERY_RANK = -1 };
 
-static uint64_t room = UINT64_MAX;         /* bytes left in the shared segment of experts, */
-static off_t last_backed, lane_of_experts; /* which begins here in its file */
-enum { LANE_LEAST = 1 << 30 };
+static uint64_t room = UINT64_MAX; /* bytes left for the shared segment of experts; UINT64_MAX: no
+                                      limit */
+static off_t lane_of_experts;      /* where that segment begins in the file of shared memory */
+static off_t last_backed;          /* where the file last got memory */
+enum { LANE_LEAST = 1 << 30 };     /* how much of the segment posix_fallocate limits */
 
-/* Replaces the C library's function. */
+/* Replaces the C library's function, by which comm gives its shared segments memory. */
 int posix_fallocate(int fd, off_t at, off_t n_bytes)
 {
     const bool counts =
@@ -103,7 +106,7 @@ static bool is_refused(const struct model *m, uint32_t rank)
     return r != NULL && (r->rank == EVERY_RANK || r->rank == (int)rank);
 }
 
-/* Calls stage_choose_cuts on this rank, with the resources that it is refused. */
+/* Calls stage_choose_cuts on this rank, without the resources that the test refuses to it. */
 static void choose_cuts(const struct model *m, const struct kern_table *kern, struct comm *c,
                         uint32_t rank, struct layout *l)
 {
@@ -134,8 +137,9 @@ static void scale_last_norm(const struct model *m, const struct layout *l, struc
     for (uint32_t i = 0; i < m->config.width; i++) norm[i] *= m->last_norm;
 }
 
-/* One run. Linears with leaves are cut by inputs; with in_memory, by outputs, and experts are lent.
- */
+/* Runs the model on one layout, with linears with leaves cut by inputs. in_memory: through the
+ * host's shared memory they are cut by outputs and experts are lent, as far as the layout allows;
+ * if it allows neither, there is no run. */
 static void run_cut(const struct layout *whole, struct model *m, struct layout *l, bool in_memory)
 {
     struct comm *c = util_comm(whole, 1); /* always another order than the launcher's */
@@ -237,7 +241,8 @@ static void run_refused(const struct layout *l, void *ctx)
     free(copy);
 }
 
-/* Counts the layers of experts that were lent and kept, over all ranks. */
+/* Counts, over all ranks, the layers whose experts are lent (n[0]) and stay with their rank (n[1]).
+ */
 static void try_refusal(struct model *m, const struct refusal *r, uint64_t n[2])
 {
     m->refusal = r;
@@ -248,8 +253,8 @@ static void try_refusal(struct model *m, const struct refusal *r, uint64_t n[2])
     MPI_Allreduce(MPI_IN_PLACE, n, 2, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
 }
 
-/* If there is no room for a rank's experts in shared memory, or no huge pages, they stay with their
- * rank, and no bit changes. Without huge pages for shared memory, all experts stay. */
+/* If shared memory has no room for a rank's experts, they stay with their rank, and no bit changes.
+ * If a rank gets no huge pages for shared memory, the experts of all ranks stay. */
 static void experts_that_cannot_be_lent_stay(void)
 {
     const int last = (int)util_n_ranks() - 1;
@@ -297,7 +302,7 @@ static void each_lent(const struct layout *l, const struct weights *w,
     }
 }
 
-/* As if the expert had replaced one with NaN, or without. */
+/* Sets fp8_plain to the wrong value, as if another expert had been at this place before. */
 static void make_stale(const struct kern_table *k, struct packed *p)
 {
     CU_ASSERT_EQUAL(p->quant.kind, QUANT_FP8);
@@ -312,7 +317,8 @@ static void check_fresh(const struct kern_table *k, struct packed *p)
     CU_ASSERT_EQUAL(p->fp8_plain, fresh.fp8_plain);
 }
 
-/* Experts at their places by a load that grows with the id, or falls in every second one. */
+/* Places the experts by a load that grows with their ids; if `falls`, it falls with the ids of
+ * every second expert. */
 static struct expert_places *places_by(const struct layout *l, bool falls)
 {
     const uint32_t n = l->model.arch->moe.n_experts, n_layers = l->model.arch->n_layers;

@@ -148,8 +148,8 @@ static void test_comm_records(void)
     free(moved);
 }
 
-/* Ranks that agree pass. A rank at another place of the program, or with another count, is named
- * with its place. */
+/* collective_check passes if all ranks make the same call. It names a rank that makes another call,
+ * and refuses one with another count. */
 static void test_differing_collectives(void)
 {
     int rank, size;

@@ -1,6 +1,6 @@
-/* Tests collectives through a host's shared memory: the bytes are MPI's, for odd sizes, rows in
- * shared segments and elsewhere, ranks that come late, and operations without a pause between them.
- */
+/* Tests collectives through a host's shared memory: they give the bytes that MPI gives, for odd
+ * sizes, rows in shared segments and elsewhere, ranks that come late, and operations without a
+ * pause between them. */
 #include "base/clock.h"
 #include "mpi/util_mpi.h"
 
@@ -91,7 +91,7 @@ static void convert(const void *ctx, const int64_t *sums, size_t first, size_t n
 static void take(const void *ctx, const uint32_t *words, size_t first, size_t n)
 {
     uint32_t *const *taken = ctx;
-    for (size_t i = 0; i < n; i++) (*taken)[first + i] += words[i]; /* exactly once each */
+    for (size_t i = 0; i < n; i++) (*taken)[first + i] += words[i]; /* adds: twice is noticed */
 }
 
 static void sum_words(struct comm *c, int64_t *sums, size_t n, uint32_t *taken)
@@ -179,7 +179,7 @@ static int rows_of(int a, int b, int round)
     return round % 6 == 0 ? 0 : (a * 5 + b * 3 + round) % (round < 30 ? 4 : 40);
 }
 
-/* Rows from a shared segment or from elsewhere: the received bytes must be the same. */
+/* Rows from a shared segment or from elsewhere: the received bytes must be those through MPI. */
 static void exchanges_equal_mpi(void)
 {
     enum { AT_MOST = 40, WORDS = 33, N = 64 };

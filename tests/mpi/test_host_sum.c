@@ -9,7 +9,7 @@
 
 enum { N_MAX = 600001 };
 
-/* Hosts of the launcher's ranks 0, 1, 2, ..; ranks are placed on the first n_ranks of a row. */
+/* The hosts of the launcher's ranks 0, 1, 2 and 3; with fewer ranks, the first of a row count. */
 static const int placements[][4] = {{0, 1, 2, 3}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 1},
                                     {0, 0, 1, 2}, {2, 0, 1, 0}, {0, 0, 0, 0}};
 static const size_t lengths[] = {0, 1, 63, 64, 65, 1000, 7169, 15360, 15361, 40000, N_MAX};
@@ -116,8 +116,7 @@ static void threads_share_the_work(void)
     check_all(3);
 }
 
-/* One host sends nothing. Several send about half the bytes of 8-byte sums, each from as many ranks
- * as the smallest host has. */
+/* One host sends nothing. Two hosts send about half the bytes of 8-byte sums. */
 static void bytes_on_the_wire_are_counted(void)
 {
     static const int rows[][4] = {{0, 0, 0, 0}, {0, 1, 0, 1}, {0, 1, 1, 1}};

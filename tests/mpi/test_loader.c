@@ -367,8 +367,8 @@ static void drop_cached_pages(const char *path)
     close(fd);
 }
 
-/* Drops the file's pages from the cache. False: its file system keeps them, as one in memory does.
- */
+/* Drops the file's pages from the system's cache. Returns false if the file system keeps them, as
+ * one in memory does. */
 static bool forget_file(const struct place *p)
 {
     int is_forgotten = 0;
@@ -420,7 +420,7 @@ static void the_cache_is_used_where_it_lasts(void)
     place_close(&p);
 }
 
-/* The last rank has another file under the same name: all ranks name that rank and no other. */
+/* The last rank opens another file: all ranks name that rank. */
 static void ranks_with_different_files_are_named(void)
 {
     struct place p;
@@ -462,7 +462,7 @@ static void peak_reset(void)
     close(fd);
 }
 
-/* The least memory of a load through the cache, or past it, without the shared blocks. */
+/* The bytes of the read buffers of a load on two threads, through the cache or past it. */
 static uint64_t loader_bytes(enum loader_cache cache)
 {
     return cache == LOADER_CACHE_ON ? (uint64_t)2 * CKPT_READ_BYTES_MAX

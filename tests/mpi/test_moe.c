@@ -30,15 +30,15 @@ static void an_idle_replica_takes_part(void)
 /* So many rows of two experts that ranks without these experts take some of them. */
 static void rows_of_few_experts_are_shared(void)
 {
-    const struct moe_case c = {.n_tokens = N_MAX, .one_expert = true, .has_shared = true};
+    const struct moe_case c = {.n_tokens = N_MAX, .same_experts = true, .has_shared = true};
     util_moe_try(&c, NULL);
-    const struct moe_case placed = {.n_tokens = N_MAX, .one_expert = true, .placed = true};
+    const struct moe_case placed = {.n_tokens = N_MAX, .same_experts = true, .placed = true};
     util_moe_try(&placed, NULL);
 }
 
 static void all_tokens_may_choose_the_same_experts(void)
 {
-    const struct moe_case c = {.n_tokens = 21, .one_expert = true};
+    const struct moe_case c = {.n_tokens = 21, .same_experts = true};
     const struct moe_answer *a = util_moe_try(&c, NULL);
     CU_ASSERT(a->load[2] == 21 && a->load[3] == 21 && a->load[0] == 0 && a->load[5] == 0);
 }
@@ -100,7 +100,7 @@ static void capacity_is_agreed_over_the_microbatch(void)
         for (int idle = 0; idle < 2; idle++) {
             const struct moe_case c = {.n_tokens = 33,
                                        .first_replica_idle = idle == 1,
-                                       .one_expert = idle == 1,
+                                       .same_experts = idle == 1,
                                        .router = ROUTER_SOFTMAX_RENORM,
                                        .policy = policies[i],
                                        .capacity_factor = 0.7};

@@ -29,7 +29,7 @@ static void copies_give_the_same_bits(void)
         util_moe_try(&c, NULL);
     }
     const struct moe_case crowded = {
-        .n_tokens = N_MAX, .one_expert = true, .has_shared = true, .placed = true, .n_copies = 2};
+        .n_tokens = N_MAX, .same_experts = true, .has_shared = true, .placed = true, .n_copies = 2};
     util_moe_try(&crowded, NULL);
     const struct moe_case dropped = {.n_tokens = 33,
                                      .router = ROUTER_SOFTMAX_RENORM,

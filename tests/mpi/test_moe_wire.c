@@ -20,7 +20,7 @@ struct wire_case {
     const char *name;
     uint32_t width;
     struct router_rule router;
-    float down; /* scale of the down projections: most sums take 4 bytes */
+    float down; /* scale of the down projections, so small that most sums take 4 bytes */
 };
 
 static const struct wire_case cases[] = {
@@ -94,7 +94,8 @@ static void check_planned(struct moe *moe, const struct layout *l, uint32_t rank
     CU_ASSERT(found > 0 && found <= plan && plan <= 3 * found);
 }
 
-/* The same for a step whose halves take turns. The result is that of the whole step, in all->h. */
+/* Runs the step again in two halves that take turns. The rows must be those of the whole step,
+ * which are in all->h. Then check_planned for halves. */
 static void check_halves(struct moe *moe, struct layout *l, const struct layer *layer,
                          const struct moe_rows *all, size_t d)
 {
@@ -120,7 +121,8 @@ static void check_halves(struct moe *moe, struct layout *l, const struct layer *
     check_planned(moe, l, util_rank());
 }
 
-/* One call over this rank's tokens with experts on ep ranks. h [TOKENS, D] out. */
+/* Runs the block over this rank's tokens, with the experts on ep ranks. Writes h [TOKENS, width]
+ * and returns what all ranks sent in one call. */
 static struct moe_traffic run(const struct wire_case *w, struct experts *x,
                               const struct kern_table *kern, uint32_t ep, float *h)
 {

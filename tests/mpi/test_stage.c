@@ -9,8 +9,8 @@
 enum { ROWS = 37, HEAD_ROWS = 64, SLOTS = 3 };
 
 /* Configs with the sizes of models/demo. The third has norms over all of q and of k, whose sums
- * need memory too. The fourth and the fifth have Mamba-2 scans of four and two heads, so that some
- * ranks of four have none. The last one has an index of sparse attention in three of six layers. */
+ * need memory too. The fourth has Mamba-2 scans of four heads, the fifth of two, so that two of
+ * four ranks have none. The last one has an index of sparse attention in three of six layers. */
 static const char *const configs[] = {
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"intermediate_size\":320,"
     "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,"
@@ -92,7 +92,8 @@ static void compare(const struct layout *l, void *ctx)
     const uint64_t n_head = at.pp + 1 == l->pp ? range_count(layout_vocab(l, at.tp)) : 0;
     CU_ASSERT_EQUAL(stage_workspace_bytes(s) - sums,
                     plan.workspace_bytes - 4 * (ROWS * d + HEAD_ROWS * n_head));
-    /* rows on their way to or from another stage, then the sums: none where one rank rounds them */
+    /* what is left without the MoE block and the rows to or from another stage are the sums; a rank
+     * that is its whole tp group has none */
     const uint64_t exchanged = plan.exchange_bytes - layout_moe_bytes(l, at, ROWS) - 4 * ROWS * d;
     CU_ASSERT(has_sums ? exchanged >= 8 * ROWS * (d + 1) : exchanged == 0);
     CU_ASSERT_EQUAL(stage_kv_bytes(s), plan.kv_block_bytes);
@@ -114,8 +115,8 @@ static void the_plan_prints_what_a_stage_allocates(void)
     }
 }
 
-/* A layer with one quantized linear, whichever it is, has its rows quantized: otherwise a mixed
- * checkpoint would give other bytes where the layer is alone in its stage. */
+/* A layer counts as quantized if any of its linears is. Otherwise a stage of this layer alone would
+ * have no memory for quantized rows, and would compute other bytes. */
 static void any_quantized_linear_counts(void)
 {
     static struct layer l;

@@ -65,13 +65,13 @@ static void add_adjusts(struct model *m, size_t row, uint64_t *state)
         struct plan_adjust *e = &m->adjusts[row][a->n++];
         e->id = id;
         e->n_sampled = (int32_t)(util_next(state) % 4);
-        e->flags = util_next(state) % 4; /* any of in prompt and forbidden */
+        e->flags = util_next(state) % 4; /* PLAN_IN_PROMPT, PLAN_FORBIDDEN, both or none */
         e->bias = util_next(state) % 2 ? 0 : 4 * util_uniform(state);
     }
     if (row % 11 == 3) m->adjusts[row][a->n - 1].bias = 3e38f;
 }
 
-/* Restricts every third row to some tokens, at least one. */
+/* Restricts every third row, if it is sampled, to some tokens, at least one. */
 static void add_allowed(struct model *m, size_t row, uint64_t *state)
 {
     if (row % 3 != 2 || (m->wants[row].want & PLAN_SAMPLE) == 0) return;
@@ -83,7 +83,7 @@ static void add_allowed(struct model *m, size_t row, uint64_t *state)
     m->n_masked++;
 }
 
-/* The row's logits after bias and penalties. */
+/* Writes the row's logits after biases, penalties and the mask of allowed tokens. */
 static void expect_adjusted(const struct model *m, size_t row, float *logits)
 {
     const struct adjust *a = &m->wants[row].adjust;
@@ -307,7 +307,7 @@ static void batches_of_rows_have_edges(void)
     free(m);
 }
 
-/* Rows are cut in panels of 16: with 20 rows, two of four ranks have none. */
+/* The vocabulary is cut in panels of 16 tokens: with 20 tokens, two of four ranks have none. */
 static void ranks_without_vocabulary_take_part(void)
 {
     struct model *m = malloc(sizeof *m);

@@ -1,6 +1,6 @@
-/* Tests that the watchdog does not report a rank that is only slow, and tests its parts.
- * tests/e2e/lost_rank.py tests how it ends processes: it runs this suite with
- * SHOAL_TEST_LEAVE=FOLDER:WORDS_MS or SHOAL_TEST_STARVE=1, and then one of the last tests does not
+/* Tests that the watchdog does not report a rank that is only slow, and tests its parts. How it
+ * ends processes is tested by tests/e2e/lost_rank.py, which runs this suite with
+ * SHOAL_TEST_LEAVE=FOLDER:WORDS_MS or SHOAL_TEST_STARVE=1: then one of the last two tests does not
  * return. */
 #include "arch/arch.h"
 #include "base/clock.h"
@@ -69,7 +69,7 @@ static struct comm *make_comm(void)
     return c;
 }
 
-/* One rank is busy for two deadlines while the others wait in a barrier; then all continue. */
+/* One rank sleeps for two deadlines while the others wait in a barrier; then all continue. */
 static void test_slow_is_not_lost(void)
 {
     struct comm *c = make_comm();
@@ -128,7 +128,8 @@ static void end_child(pid_t child)
     CU_ASSERT_EQUAL(waitpid(child, NULL, 0), child);
 }
 
-/* A sleeping process; and one that runs, is then stopped, then killed, then reaped. */
+/* Of a process that sleeps, runs, is stopped, killed or reaped, only the running one waits for a
+ * CPU in the sense of board_waits_for_cpu. */
 static void test_waits_for_cpu(void)
 {
     struct board_slot *s =
@@ -178,7 +179,7 @@ static void test_leaving_in_peace(void)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* One rank has no memory: all ranks fail alike, and what was not opened yet is not closed. */
+/* One rank has no memory: all ranks fail alike, and no descriptor is closed that was not opened. */
 static void test_a_rank_without_memory(void)
 {
     struct status st = {.code = STATUS_MEMORY};

@@ -58,27 +58,30 @@ struct lead {
     struct seq seqs[N_SEQS];
     struct step_plan plan;
     struct step_result result;
-    uint64_t submitted[64];                 /* [pp] the step in flight of each group */
-    int32_t ids[64][N_SEQS], n_ids[64][64]; /* of the plan: ids in order, count per replica */
+    uint64_t submitted[64];  /* [pp] the step in flight of each group */
+    int32_t ids[64][N_SEQS]; /* [pp] the sequences of each group's plan, in order */
+    int32_t n_ids[64][64];   /* [pp, dp] their number in each replica */
     bool in_flight[64];
     size_t n_empty_plans, n_idle_replicas, n_most_in_flight;
 };
 
 static void start_seqs(struct lead *d, const struct golden_seqs *g)
 {
-    /* both halves of a step's rows differ, because two ranks may hold one each */
+    /* the halves of a step differ: two ranks that hold one half each cannot swap them unseen */
     static const size_t order[N_SEQS] = {0, 1, 2, 1, 2, 0};
     for (int32_t i = 0; i < N_SEQS; i++) {
         struct seq *s = &d->seqs[i];
         const size_t golden = order[i] % g->n;
         s->tokens = g->tokens[golden];
         s->n_tokens = g->n_tokens[golden];
-        /* blocks in an unexpected order */
+        /* the blocks of a sequence are not neighbours, and sequences are not in order */
         for (int32_t b = 0; b < BLOCKS; b++) s->blocks[b] = (b * N_SEQS + i * 5 % N_SEQS);
     }
 }
 
-/* Writes the tables of s, whose ids differ by N_SEQS * BLOCKS. Returns the number of entries. */
+/* Writes the block tables of s for the positions before `end`, and returns the number of entries.
+ * Ids of table t are those of table 0 plus t * N_SEQS * BLOCKS. Windowed tables begin with
+ * *first_block. */
 static int32_t list_blocks(const struct lead *d, const struct seq *s, int32_t end, int32_t *out,
                            int32_t *first_block)
 {
@@ -138,7 +141,8 @@ static void make_plan(struct lead *d, uint32_t group, uint64_t step)
     d->n_empty_plans += n == 0;
 }
 
-/* Checks a sequence's part of a result; its scores and logits begin at *score and *logit. */
+/* Checks a sequence's part of a result; its scores and rows of logits begin at *score and *logit,
+ * which move to the next sequence's. */
 static void take_seq(struct lead *d, const struct result_seq *got, size_t *score, size_t *logit)
 {
     struct seq *s = &d->seqs[got->id];

@@ -7,7 +7,7 @@
 
 enum { N_SEQS = 6, N_GOLDEN = 3, TOKENS_MAX = 192, DECODED = 32, BLOCKS = 3, CHUNK = 9 };
 
-/* Prompts, each with the DECODED tokens that greedy decoding must give. */
+/* Sequences: a prompt, then the DECODED tokens that greedy decoding must give. */
 struct golden_seqs {
     int32_t tokens[N_GOLDEN][TOKENS_MAX];
     int32_t n_tokens[N_GOLDEN];
@@ -17,9 +17,10 @@ struct golden_seqs {
 /* Local. Reads the sequences of a model's folder of goldens. */
 void util_golden_read(struct golden_seqs *g, const char *dir);
 
-/* Rank 0, while the others are in engine_follow. Runs until all sequences are done, then some more
- * empty plans, then stops the engine. Checks tokens and logits, and returns a hash of the scores.
- * With counts_bad, values must leave the grid in every sequence: returns a hash of their counts. */
+/* Called by rank 0 while the other ranks are in engine_follow. Runs steps until all sequences are
+ * done, then some without rows, and stops the engine. Checks tokens and logits, and returns a hash
+ * of the scores. With counts_bad, values must leave the grid in every sequence instead, and the
+ * hash is that of their counts. */
 uint64_t util_engine_lead(struct engine *engine, const struct layout *l,
                           const struct golden_seqs *golden, bool counts_bad);
 

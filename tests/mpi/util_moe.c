@@ -15,8 +15,8 @@
 static const struct util_shape shape = {
     .width = D, .n_experts = E, .n_chosen = K, .expert_ffn = F, .expert_leaf = LEAF, .vocab = 64};
 
-/* The load by which experts are placed, the same in each layer. Of copies the first go to expert 3,
- * then 2. */
+/* The load by which experts are placed, the same in each layer. Expert 3 gets the first copy, then
+ * expert 2. */
 static const int64_t load_of[E] = {20, 10, 60, 100, 30, 5};
 
 /* The slices of the weights that one rank has. */
@@ -97,7 +97,7 @@ struct trial {
     const struct moe_case *c;
     const struct moe_model *m;
     const struct moe_answer *want;
-    size_t n_layouts, n_empty_parts; /* layouts tested; ranks without a leaf */
+    size_t n_layouts, n_empty_parts; /* runs; runs in which this rank has no leaf */
     size_t n_cut_by_outputs, n_lent, n_slices;
     size_t n_between_hosts; /* blocks that sent to other hosts */
     size_t n_copied;        /* blocks with copies of experts */
@@ -112,7 +112,8 @@ static int host_of(enum hosts hosts, int rank)
     return hosts == ONE_HOST ? 0 : hosts == TWO_HOSTS ? rank % 2 : rank;
 }
 
-/* Checks the tokens that this rank has: `own` of the tokens r. The others must be unchanged. */
+/* Checks the tokens that this rank computes: `own` of the tokens r. The others of r must be
+ * unchanged. */
 static void check_tokens(const struct trial *t, struct range r, struct range own, float h[][D],
                          const int32_t *bad, const int32_t *dropped)
 {
@@ -127,7 +128,7 @@ static void check_tokens(const struct trial *t, struct range r, struct range own
     }
 }
 
-/* The host of the first rank that holds an expert, in the replica of experts of `mine`. */
+/* The host of the first rank that holds an expert's place, in the replica of experts of `mine`. */
 static int host_of_expert(const struct layout *l, struct layout_place mine, uint32_t place,
                           enum hosts hosts)
 {
@@ -152,8 +153,8 @@ static bool stands_on(const struct layout *l, struct layout_place mine, int32_t 
     return false;
 }
 
-/* The bytes of this rank's blocks for other hosts. A token counts once for each host that has an
- * expert of it that this host lacks; an expert on several hosts counts for each of them. */
+/* The bytes of this rank's blocks for other hosts. A token counts once for each host that has one
+ * of its experts which this host lacks; an expert on several hosts counts for each of them. */
 static int64_t bytes_of_tokens(const struct layout *l, uint32_t rank, const struct trial *t,
                                enum hosts hosts)
 {
@@ -184,8 +185,8 @@ static int64_t bytes_of_tokens(const struct layout *l, uint32_t rank, const stru
     return n_bytes;
 }
 
-/* Compares what all ranks counted in the calls of a block with what they had to send. Every token
- * that went to a host came back as one row of sums, of at most 8 bytes each. */
+/* Compares the bytes of tokens that all ranks counted in n_calls calls with those that they had to
+ * send; with copies of experts they may send fewer. Other exchanges count nothing. */
 static void check_bytes(struct trial *t, const struct layout *l, struct comm *c,
                         const struct moe *moe, enum hosts hosts, int n_calls)
 {
@@ -240,8 +241,9 @@ static void forward_in_halves(struct moe *moe, const struct layer *layer,
     for (int i = 0; i < MOE_LANES; i++) CU_ASSERT_EQUAL(moe_finish(moe, i).code, STATUS_OK);
 }
 
-/* in_memory: with the host's shared memory, the experts' down projections are cut by outputs, and
- * experts are lent. */
+/* Runs the case on one layout. in_memory: through the host's shared memory the experts' down
+ * projections are cut by outputs, or experts are lent; if the layout allows neither, there is no
+ * run. */
 static void check_cut(const struct layout *whole, struct trial *t, struct layout *l, bool in_memory,
                       enum hosts hosts)
 {
@@ -345,7 +347,6 @@ static void check_layout(const struct layout *l, void *ctx)
     free(copy);
 }
 
-/* Runs a case on every layout. Returns the answer of a single process. */
 const struct moe_answer *util_moe_try(const struct moe_case *c, size_t *n_empty_parts)
 {
     static struct moe_model m;

@@ -9,7 +9,7 @@ enum { P_MAX = 4 * E }; /* places of experts, with all copies */
 
 /* **Collective (world)**. Runs the case on every layout, and checks outputs, counters, drops, loads
  * and bytes sent. Returns the reference's answer, valid until the next call. If not NULL,
- * *n_empty_parts gets the number of layouts in which this rank has no leaf of an expert. */
+ * *n_empty_parts gets the number of runs in which this rank has no leaf of an expert. */
 const struct moe_answer *util_moe_try(const struct moe_case *c, size_t *n_empty_parts);
 
 #endif

@@ -1,4 +1,5 @@
-/* Routes, limits and computes one token at a time, in plain C. Not the block under test. */
+/* Routes and computes one token at a time, in plain C, without the block under test. For sigmoids
+ * it calls the reference kernel of the router, and for capacity limits capacity_apply. */
 #include "mpi/util_moe_reference.h"
 
 #include "kernels/elementary.h"
@@ -28,9 +29,9 @@ void util_moe_model(const struct moe_case *c, struct moe_model *m)
     for (size_t t = 0; t < N_MAX && c->only_zero; t++) m->x[t][0] = 1;
     for (size_t e = 0; e < E + ZERO && c->only_zero; e++)
         m->router[e][0] = e == E + 1 || e == E + 4 ? 60 : 0;
-    for (size_t t = 0; t < N_MAX && c->one_expert; t++) m->x[t][0] = 1;
-    for (size_t e = 0; e < E && c->one_expert; e++) m->router[e][0] = e == 2 || e == 3 ? 60 : 0;
-    /* only some outputs of some leaves, so that the counts differ from token to token */
+    for (size_t t = 0; t < N_MAX && c->same_experts; t++) m->x[t][0] = 1;
+    for (size_t e = 0; e < E && c->same_experts; e++) m->router[e][0] = e == 2 || e == 3 ? 60 : 0;
+    /* only every fifth output of one leaf is huge, so that the counts differ from token to token */
     for (size_t n = 0; n < D && c->huge; n += 5) m->down[3][n][17] = 3e5f;
 }
 
@@ -112,7 +113,7 @@ static int64_t on_grid(double v, int32_t *n_bad)
     return fits ? (int64_t)rint(v * 0x1p32) : 0;
 }
 
-/* y = expert e of x. Returns the number of leaves that left the grid. */
+/* y [D] = expert e of x [D]. Returns the number of sums of a leaf that left the grid. */
 static int32_t run_expert(const struct moe_model *m, size_t e, const float *x, float *y)
 {
     float mid[F];

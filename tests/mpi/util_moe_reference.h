@@ -12,9 +12,9 @@ enum { D = 48, E = 6, ZERO = 5, K = 2, F = 40, LEAF = 16, GRID = 32, N_MAX = 80 
 struct moe_case {
     uint32_t n_tokens; /* of all replicas */
     bool first_replica_idle;
-    bool one_expert;         /* all tokens choose experts 2 and 3; the others get none */
+    bool same_experts;       /* all tokens choose experts 2 and 3; the others get none */
     bool huge;               /* expert 3's down projection leaves the grid */
-    enum router_kind router; /* of sigmoids: 3 groups, 2 chosen, with a bias */
+    enum router_kind router; /* ROUTER_SIGMOID: with 3 groups, 2 of them chosen, and a bias */
     bool has_shared;
     float residual_scale;
     enum capacity_policy policy;
@@ -34,7 +34,7 @@ struct moe_model {
 struct moe_answer {
     float logits[N_MAX][E], h[N_MAX][D], weights[N_MAX][K];
     int32_t ids[N_MAX][K]; /* -1: dropped, or an expert without weights */
-    float zero[N_MAX];     /* the sum of the weights of these experts */
+    float zero[N_MAX];     /* the sum of the router's weights for experts without weights */
     int32_t bad[N_MAX], dropped[N_MAX];
     uint64_t load[E];
 };

@@ -8,7 +8,7 @@
 
 #include <CUnit/CUnit.h>
 
-/* Local. Ranks of MPI_COMM_WORLD, and this one. */
+/* Local. The number of ranks in MPI_COMM_WORLD; the number of this rank there. */
 uint32_t util_n_ranks(void);
 uint32_t util_rank(void);
 
@@ -22,7 +22,7 @@ struct layout_model util_layout_model(const struct util_shape *shape, struct arc
  * rotated by `turn`. Ends the test if it cannot be made. */
 struct comm *util_comm(const struct layout *l, uint32_t turn);
 
-/* **Collective (world)**. As util_comm; this rank is on the pretended host with this number. */
+/* **Collective (world)**. As util_comm; this rank is on the pretended host number `host`. */
 struct comm *util_comm_on_host(const struct layout *l, uint32_t turn, int host);
 
 /* **Collective (world)**. As util_comm_on_host, all ranks as replicas of one stage, so that
@@ -38,7 +38,7 @@ size_t util_each_layout(const struct layout_model *model, util_layout_use *use, 
 uint32_t util_next(uint64_t *state);
 float util_uniform(uint64_t *state); /* [-1, 1) */
 
-/* **Collective (world)**. True on all ranks if it is true on each. */
+/* **Collective (world)**. Returns whether `mine` is true on every rank. */
 bool util_all(struct comm *c, bool mine);
 
 #endif
