@@ -71,8 +71,8 @@ static struct cell *cell_at(const struct bubble *b, int64_t step, uint32_t stage
     return &b->cells[(size_t)step * b->pp + stage];
 }
 
-/* Adds one event of the trace to what happened on its stage since the last step. A rank's events
- * are ordered by their ends. */
+/* Adds one event of the trace to *since, which collects what a stage did since its last step. If
+ * the event is a step, stores *since as its cell. A rank's events are ordered by their ends. */
 static void take_span(struct bubble *b, const struct js_node *e, uint32_t stage, struct cell *since)
 {
     const struct js_node *args = js_get(e, "args");
@@ -163,8 +163,8 @@ static struct status find_decode(struct bubble *b)
     return status_make(STATUS_INPUT, "fewer than %u steps in a row that only decode", 6 * b->pp);
 }
 
-/* Whether the ranks kept their cores: in this step and the pp steps before it, no stage's computing
- * took a twentieth longer than its processor time. */
+/* Whether the ranks kept their cores: in this step and the pp steps before it, no stage computed
+ * for more than 1.05 times its processor time. */
 static bool is_undisturbed(const struct bubble *b, int64_t step)
 {
     for (int64_t s = step - (int64_t)b->pp; s <= step; s++) {

@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include <unistd.h>
 
-/* Makes a file of these bytes; one that is there is written over and then cut. If it were cut to
- * nothing first, ext4 would send it to the disk when it is closed, which takes ten milliseconds a
- * file. */
+/* Writes a file of n bytes, and returns whether that succeeded. An existing file is overwritten and
+ * then cut: if it were emptied first, ext4 would write it to the disk when it is closed, which
+ * takes ten milliseconds a file. */
 static inline bool util_write(const char *path, const void *bytes, size_t n)
 {
     const int fd = open(path, O_WRONLY | O_CREAT, 0666);

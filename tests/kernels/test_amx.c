@@ -1,5 +1,5 @@
 /* Tests that the instruction set amx is chosen where possible, and that its linears really use
- * tiles. Their bits are those of AVX-512, so no other test would notice if they never did. */
+ * tiles. Linears without tiles would give the same bits, so no other test would notice. */
 #include "util_quant.h"
 
 #include <CUnit/CUnit.h>
@@ -68,7 +68,7 @@ static bool linear_uses_tiles(const struct kern_table *k, struct rng *r, struct 
     return used;
 }
 
-/* Calls the op, as the forward pass does, on this thread. Few rows run on AVX-512. */
+/* Calls the op as the forward pass does, but on this thread. A single row runs on AVX-512. */
 static void many_rows_of_codes_go_through_tiles(void)
 {
     static const size_t rows[] = {16, 32, 64, 256};

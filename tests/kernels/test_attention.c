@@ -21,11 +21,11 @@ struct world {
     struct seq_rows seqs[MAX_SEQS];
     int32_t *blocks[MAX_SEQS];
     uint8_t kv_of_head[8];
-    float sinks[8];                  /* used in every other world */
+    float sinks[8];                  /* used in half of the worlds */
     float *q, *out[2], *key, *value; /* key, value: of the step's rows */
 };
 
-/* Latents instead of keys and values. */
+/* With this head_dim, the cache of a world holds latents instead of keys and values. */
 static const uint32_t latent_dim = 576;
 
 /* The type and the sizes from which a world is made. */
@@ -372,7 +372,8 @@ static void threads_do_not_change_bits(void)
     team_destroy(&team);
 }
 
-/* Lets groups of neighbours begin with the same blocks. Returns the fewest that a group shares. */
+/* Lets the sequences of each group of neighbours begin with the same blocks. Returns the fewest
+ * blocks that a group shares. */
 static size_t share_blocks(struct world *w, size_t group)
 {
     size_t fewest = SIZE_MAX;
@@ -414,7 +415,8 @@ static void shared_tiles_do_not_change_bits(void)
     }
 }
 
-/* The op finds the groups: one thread and several, against the same rows without sharing. */
+/* op_attention finds by itself which sequences share blocks. On one thread and on several, against
+ * rows that are computed without sharing. */
 static void shared_beginnings_do_not_change_bits(void)
 {
     const struct kern_table ref = table_ref();

@@ -227,7 +227,8 @@ static void sigmoids_after_the_choice_do_not_make_ties(void)
     }
 }
 
-/* Two experts, far from the others or near them, against the equation in double. */
+/* Each of two chosen experts is weighed against the experts whose logits are near its own. Against
+ * the equation in double. */
 static void the_mixer_weighs_each_choice_by_its_rivals(void)
 {
     const struct kern_table tables[] = {table_ref(), table_best()};
@@ -289,8 +290,8 @@ static void routers_agree(void)
     }
 }
 
-/* DeepSeek-V4: scores are square roots of softplus, a bias counts for the choice alone; and experts
- * that a table gives get their own scores. */
+/* DeepSeek-V4: scores are square roots of softplus, and a bias counts for the choice alone. Experts
+ * that are given instead of chosen get the weights of their own scores. */
 static void roots_of_softplus(void)
 {
     enum { E = 12, K = 4 };

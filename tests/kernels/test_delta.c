@@ -13,7 +13,7 @@ enum { SETS = 2 };
 
 /* ---- the table's entries ---- */
 
-/* Two tables on one random run: outputs and states. */
+/* Compares the outputs and states of t with the reference's on one random run of rows. */
 static void compare_rule(struct rng *r, const struct kern_table *t, size_t every, bool by_channel)
 {
     const struct kern_table ref = table_ref();
@@ -100,8 +100,8 @@ static void sets_agree_on_convolution_and_gates(void)
  */
 struct layer {
     struct delta_shape s;
-    size_t n_rows, head;     /* rows of the sequence; elements of a key head's projections */
-    size_t per_value, gates; /* decays of a value head; decays and betas of a row */
+    size_t n_rows, head;     /* counts: rows of the sequence; elements of a key head in a row */
+    size_t per_value, gates; /* counts: decays of a value head; decays and betas of a row */
     float *qkvz, *ab, *conv, *gates_of, *norm;
 };
 
@@ -139,8 +139,8 @@ static size_t state_floats(const struct delta_shape *s, bool of_conv)
                    : delta_value_heads(s) * s->key_dim * s->value_dim;
 }
 
-/* Rows [row0, row0 + n) of the layer's sequence, whose states are in `slot`, after one row of
- * another sequence that begins in slot 0. out: [n] rows. */
+/* Runs one step: one row of another sequence, which begins in slot 0, then rows [row0, row0 + n) of
+ * the layer's sequence, whose states are in `slot`. Writes the n rows of outputs to `out`. */
 static void run_rows(const struct layer *l, const struct kern_table *k, struct delta_states states,
                      uint32_t slot, size_t row0, size_t n, float *out)
 {
@@ -185,7 +185,7 @@ static void run_rows(const struct layer *l, const struct kern_table *k, struct d
     free(all);
 }
 
-/* The whole sequence in steps of at most `most` rows (0: one step). States begin as garbage. */
+/* Runs the whole sequence in steps of at most `most` rows (0: one step). States begin as NaN. */
 static void run_all(const struct layer *l, const struct kern_table *k, struct rng *r, size_t most,
                     float *out)
 {
@@ -245,8 +245,8 @@ static double silu(double x)
     return x / (1 + exp(-x));
 }
 
-/* Channel c of head h after the convolution, in double; `at` is its place in a head's projections.
- */
+/* Channel `channel` of row t after the convolution, in double: element `at` of the projections of
+ * key head h. */
 static double mixed_at(const struct layer *l, size_t t, size_t h, size_t at, size_t channel)
 {
     const size_t width = l->s.n_heads * l->head;
@@ -260,7 +260,8 @@ static double mixed_at(const struct layer *l, size_t t, size_t h, size_t at, siz
     return silu(acc);
 }
 
-/* One value head's outputs by the equations; out: its rows of all outputs. */
+/* Computes the outputs of value head v by the equations. out [n_rows, value heads, value_dim]: the
+ * outputs of all value heads. */
 static void by_equations(const struct layer *l, size_t v, double *out)
 {
     const struct delta_shape *s = &l->s;

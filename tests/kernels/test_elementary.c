@@ -22,8 +22,8 @@ static double ulps(float got, long double want)
     return (double)fabsl(((long double)got - want) / ldexpl(1.0L, (e < -125 ? -125 : e) - 24));
 }
 
-/* The same for a positive want of a normal float's size. The difference and its product with a
- * power of two are exact, as they are in long double, which is slow. */
+/* The same for a positive want of a normal float's size. Gives what `ulps` gives, because the
+ * difference and its product with a power of two are exact in double, and is faster. */
 static double ulps_of_normal(float got, double want)
 {
     uint64_t bits;

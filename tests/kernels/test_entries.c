@@ -1,6 +1,6 @@
-/* Tests the ops of compressed attention: the sums of entries of all instruction sets, bit for bit;
- * entries against sums in double, cut into steps in any way; and attention to a window and entries
- * against ordinary attention over a cache that holds the same rows one after the other. */
+/* Tests the ops of compressed attention: the sums of entries of other instruction sets against the
+ * reference, bit for bit; entries and index keys against sums in double, and cut into steps in any
+ * way; and attention to a window and entries against its definition in double. */
 #include "kernels/body.h"
 #include "kernels/elementary.h"
 #include "kernels/ops.h"
@@ -39,7 +39,7 @@ enum { N_ROWS = 150, DIM = 32, ROT = 8, KEY = 16, N_BLOCKS = 3 };
 
 /* A sequence and the weights of its entries. */
 struct world {
-    uint32_t rate, parts, dim; /* dim: DIM, or KEY for the index keys of entries */
+    uint32_t rate, parts, dim; /* rows of an entry; 1 or 2; DIM, or KEY for index keys */
     float *v, *z, *bias, *norm, *inv_freq, *state;
     char *cache;
     int32_t blocks[N_BLOCKS];
@@ -178,7 +178,8 @@ static void entries_are_weighted_sums(void)
     }
 }
 
-/* Index keys are sums as entries are, beside these; op_entry_keys copies them in their order. */
+/* Index keys are weighted sums as entries are, and lie beside the entries in the cache.
+ * op_entry_keys copies them in order. */
 static void index_keys_are_sums_and_copied(void)
 {
     static const uint32_t rates[] = {2, 4, 32, 64, 128};
@@ -239,7 +240,8 @@ static void steps_change_no_bit(void)
 
 enum { HEADS = 3, WINDOW = 20, FIRST = 100, N_LAST = 30, N_CHOSEN = 7, N_TILES = 2 };
 
-/* Fills the cache with random keys, entries and chosen numbers of entries, in ascending order. */
+/* Fills the cache with random keys and with entries. chosen [N_LAST, N_CHOSEN]: random numbers of
+ * entries that a row may see, in ascending order. */
 static void fill(struct rng *r, const struct kern_table *k, struct world *w, int32_t *chosen)
 {
     float x[DIM];

@@ -21,7 +21,8 @@ static float largest_of(const struct packed *w, size_t n, size_t first, size_t e
     return most;
 }
 
-/* `to` was made from the fp8 weight `from`. Returns the number of wrong codes and scales. */
+/* Returns how many codes and scales of group g of output n are wrong in `to`, which was made from
+ * the fp8 weight `from`. */
 static size_t wrong_group(const struct packed *from, const struct packed *to, size_t n, size_t g)
 {
     const size_t group = quant_kernel_group(from->quant), first = g * group;

@@ -14,8 +14,8 @@ enum { N_TYPES = 5, MAX_SEQS = 3 };
 static const enum dtype types[N_TYPES] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8,
                                           DTYPE_F8_E4M3};
 
-/* Sequences over one pool of blocks: latents [width], and after each block its index keys [dim].
- */
+/* Sequences over one pool of blocks, each with the latents [64, width] of its positions and then
+ * their index keys [64, dim]. */
 struct world {
     struct index_args index;
     struct sparse_args sparse;
@@ -211,7 +211,8 @@ static void choice_is_the_head_of_a_sort(void)
 
 /* ---- the ops ---- */
 
-/* Runs both ops over the rows, in steps of at most n_step rows of each sequence. */
+/* Runs op_index and op_sparse_attention over the rows, in steps of at most n_step rows of each
+ * sequence. */
 static void run(struct world *w, const struct kern_table *k, size_t n_step, size_t n_gather,
                 float *out)
 {

@@ -142,7 +142,8 @@ static void reference_is_a_dot_product(void)
     }
 }
 
-/* 2^24 + 1 - 2^24 + 1 is 1 if it is added from the left in f32, and something else otherwise. */
+/* 2^24 + 1 - 2^24 + 1 is 1 if it is added from the left in f32, but 2 if each input is a leaf,
+ * whose sums are added exactly. */
 static void chain_runs_in_ascending_order(void)
 {
     const struct kern_table tables[] = {table_ref(), table_best()};
@@ -229,7 +230,8 @@ static void grid_counts_what_does_not_fit(void)
     }
 }
 
-/* Without `sums`: y gets the sums as floats, and the counters are added to those that a row has. */
+/* Without linear_args.sums, y gets the sums as floats, and the counts of sums that do not fit the
+ * grid are added to the rows' counters. */
 static void leaves_round_at_once(void)
 {
     static const size_t rows[] = {1, 3, 6, 7, 29, 64, 258};
@@ -261,7 +263,8 @@ static void leaves_round_at_once(void)
     }
 }
 
-/* Groups (experts) with different numbers of rows, some empty: 1 and 2 threads, both tables. */
+/* Groups (experts) with different numbers of rows, one without any: 1 and 2 threads, the reference
+ * and the best instruction set. */
 static void threads_and_groups_do_not_change_bits(void)
 {
     enum { N_GROUPS = 5, N_ROWS = 150, N_OUT = 200, N_IN = 320 };

@@ -94,7 +94,8 @@ static void run_slices(struct rng *r, const struct kern_table *k, struct problem
     run_args(r, k, p, &a);
 }
 
-/* Without `sums`: y gets sums[0] as floats, and its counters are added to those that a row has. */
+/* Without linear_args.sums, y gets the sums (p->sums[0]) as floats, and the counts of sums that do
+ * not fit the grid are added to the rows' counters. */
 static void check_rounded(struct rng *r, const struct kern_table *k, struct problem *p)
 {
     const struct kern_table ref = table_ref();
@@ -260,11 +261,13 @@ static void reference_is_a_dot_product(void)
     }
 }
 
-/* Weights whose first panels have each of the 256 values in each place of a quad. All outputs have
- * one scale, but output 20 has 2^10 times a scale of at most 1, because kernels choose by a tile's
- * largest scale. A NaN shows in all rows: NaNs become 448, but with_nan keeps those of output 7.
- * Kernels treat quads with a subnormal value apart, so zeros replace the subnormal values of output
- * 32 and, with_nan, of the first panel. */
+/* Makes fp8 weights [33, 259] whose first panels have each of the 256 values in each place of a
+ * quad. All outputs have the same scale, but if it is at most 1, output 20 has 2^10 times as much,
+ * because kernels choose their way by a tile's largest scale. NaNs are replaced by 448, because
+ * they would show in all rows; with_nan keeps those of output 7. Kernels treat quads with a
+ * subnormal value apart, so zeros replace the subnormal values of output 32 and, with_nan, of the
+ * first panel.
+ */
 static struct quant_weight every_fp8_value(struct quant_format f, float scale, bool with_nan)
 {
     struct rng r = {13};
@@ -289,7 +292,8 @@ static struct quant_weight every_fp8_value(struct quant_format f, float scale, b
     return q;
 }
 
-/* Row k is 1 at input k and 0 elsewhere, so its outputs are the weights of input k (-0 as +0). */
+/* Returns the number of weights that a linear gets wrong: row i is 1 at input i and 0 elsewhere, so
+ * its outputs are the weights of input i (-0 as +0). */
 static size_t wrong_weights(const struct kern_table *k, const struct quant_weight *q)
 {
     float *x = test_floats(259 * 259), *y = test_floats(259 * 33);
@@ -455,7 +459,7 @@ static void quantized_rows_agree(void)
     }
 }
 
-/* Groups (experts) with different numbers of rows, some empty, on 1 and 2 threads and with all
+/* Groups (experts) with different numbers of rows, one without any, on 1 and 2 threads and with all
  * instruction sets. */
 static void threads_and_groups_do_not_change_bits(void)
 {

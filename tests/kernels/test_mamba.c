@@ -13,7 +13,7 @@ enum { SETS = 2 };
 
 /* ---- the table's entry ---- */
 
-/* Two tables on one random run: outputs and states. */
+/* Compares the outputs and states of t with the reference's on one random run of rows. */
 static void compare_scan(struct rng *r, const struct kern_table *t, size_t every)
 {
     const struct kern_table ref = table_ref();
@@ -112,8 +112,8 @@ static float *with_first(const float *x, size_t n, size_t row0, size_t n_rows)
 
 static const float step_least = 0.01f, step_most = 2.5f;
 
-/* Rows [row0, row0 + n) of the layer's sequence, whose states are in `slot`, after one row of
- * another sequence that begins in slot 0. out: [n] rows. */
+/* Runs one step: one row of another sequence, which begins in slot 0, then rows [row0, row0 + n) of
+ * the layer's sequence, whose states are in `slot`. Writes the n rows of outputs to `out`. */
 static void run_rows(const struct layer *l, const struct kern_table *k, struct delta_states states,
                      uint32_t slot, size_t row0, size_t n, float *out)
 {
@@ -154,7 +154,7 @@ static void run_rows(const struct layer *l, const struct kern_table *k, struct d
     for (size_t i = 0; i < sizeof mine / sizeof mine[0]; i++) free(mine[i]);
 }
 
-/* The whole sequence in steps of at most `most` rows (0: one step). States begin as garbage. */
+/* Runs the whole sequence in steps of at most `most` rows (0: one step). States begin as NaN. */
 static void run_all(const struct layer *l, const struct kern_table *k, struct rng *r, size_t most,
                     float *out)
 {
@@ -224,7 +224,8 @@ static double mixed_at(const struct layer *l, const float *x, size_t n, size_t t
     return silu(acc);
 }
 
-/* One head's outputs before the norm, by the equations; out: its rows of all outputs. */
+/* Computes the outputs of head v before the norm by the equations. out [n_rows, heads, value_dim]:
+ * the outputs of all heads. */
 static void scan_by_equations(const struct layer *l, size_t v, double *out)
 {
     const struct delta_shape *s = &l->s;
@@ -250,7 +251,7 @@ static void scan_by_equations(const struct layer *l, size_t v, double *out)
     free(state);
 }
 
-/* out: gated and normed in place, group by group. */
+/* Gates and normalizes `out` in place, group by group. */
 static void norm_by_equations(const struct layer *l, double *out)
 {
     const size_t n_v = n_values(&l->s), group = (size_t)l->s.per_key * l->s.value_dim;
@@ -299,7 +300,7 @@ static float *columns(const float *x, size_t rows, size_t stride, size_t first, 
     return out;
 }
 
-/* The whole sequence of a layer with a part of the heads, in one step, before the norm. */
+/* Runs the whole sequence of a layer with a part of the heads in one step, without the norm. */
 static void run_cut(const struct layer *l, const struct kern_table *k, float *out, uint32_t *sums)
 {
     const struct delta_shape *s = &l->s;
@@ -333,7 +334,8 @@ static void run_cut(const struct layer *l, const struct kern_table *k, float *ou
     free(gates);
 }
 
-/* Two ranks that hold a part of the heads each, cut inside a group, give the rows of one. */
+/* Two ranks that hold a part of the heads each, cut inside a group, give the bits of one rank that
+ * holds all heads. */
 static void cut_heads_give_the_same_bits(void)
 {
     struct rng r = {36};

@@ -46,8 +46,8 @@ static void a_single_share_takes_work_without_cost(void)
     CU_ASSERT(part_take(&all, 4, 0, &u0, &u1) && u0 == 0 && u1 == 4);
 }
 
-/* Runs op_rope_kv on rows of y: q with 32 heads of 48 elements of which 40 are rotated, k and v
- * with 4 heads. The cache's bytes follow q. */
+/* Runs op_rope_kv on q, which has 32 heads of 48 elements of which 40 are rotated, and on k and v
+ * with 4 heads. y holds q, then k, then the cache; v is w. Returns the end of the cache. */
 static float *run_rope_kv(const struct kern_table *k, const float *w, float *y)
 {
     enum { HD = 48, HEADS = 32, KV_HEADS = 4, BLOCKS = 2 };
@@ -74,7 +74,8 @@ static float *run_rope_kv(const struct kern_table *k, const float *w, float *y)
     return (float *)((char *)a.kv.base + n_cache);
 }
 
-/* Runs every remaining op with a team; appends the results to out. */
+/* Runs the other threaded ops with the team. Writes their results to `out` one after the other, and
+ * returns how many floats they are. */
 static size_t run_all(struct team *team, float *out)
 {
     struct kern_table k = table_best();

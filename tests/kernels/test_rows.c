@@ -1,5 +1,5 @@
 /* Tests ops on rows: the reference against straightforward arithmetic in double, and all other
- * instruction sets against the reference, bit for bit, over all lengths and special values. */
+ * instruction sets against the reference, bit for bit, for short rows and special values. */
 #include "kernels/elementary.h"
 #include "kernels/elementary_body.h"
 #include "kernels/ops.h"
@@ -117,7 +117,7 @@ static void xielu_and_layernorm_are_their_equations(void)
     }
 }
 
-/* Over all magnitudes, and around the end of tanh's range. */
+/* For values from -16 to 16, and for the same values divided by 4,096. */
 static void geglu_and_softcap_are_their_equations(void)
 {
     const struct kern_table ref = table_ref();
@@ -134,7 +134,8 @@ static void geglu_and_softcap_are_their_equations(void)
     }
 }
 
-/* Over all magnitudes, and values that are not finite. */
+/* For values from -24 to 24, for the same values divided by 4,096, and for values that are not
+ * finite. */
 static void gelu_is_its_equation(void)
 {
     const struct kern_table ref = table_ref();
@@ -151,7 +152,7 @@ static void gelu_is_its_equation(void)
     CU_ASSERT(ends[0] == INFINITY && ends[1] == 0 && isnan(ends[2]));
 }
 
-/* The gate is kept, or replaced. */
+/* The result goes to another array, or replaces the gate. */
 static void exact_geglu_is_gelu_times_up(void)
 {
     const struct kern_table k = table_best();
@@ -168,7 +169,7 @@ static void exact_geglu_is_gelu_times_up(void)
     CU_ASSERT_EQUAL(memcmp(gate, y, sizeof y), 0);
 }
 
-/* With a limit that clamps nothing, too. */
+/* kern_gate gives the kernel's bits, and so does op_swiglu with a limit that clamps nothing. */
 static void gates_run_the_kernel_of_their_kind(void)
 {
     struct kern_table k = table_best();
@@ -268,8 +269,7 @@ static void sets_agree(void)
     compare(run_bf16, 3.0f, 1);
 }
 
-/* Floats of every kind that rounding to f16 or bf16 treats differently: a stride over all bit
- * patterns. */
+/* Every 1,021st bit pattern of floats, so that each case of rounding to f16 and bf16 occurs. */
 static void rounding_agrees_over_all_floats(void)
 {
     const struct kern_table ref = table_ref(), best = table_best();
@@ -350,10 +350,10 @@ static void reference_rope_turns_pairs(void)
     CU_ASSERT(x[6] == 7 && x[7] == 8);
 }
 
-/* y [n] = the norm of x [WHOLE_ROWS, n] by op_head_square_sums and op_norm_whole, where one rank
- * has the columns before `cut` and another one the rest. */
 enum { WHOLE_ROWS = 3, WHOLE_N = 72, WHOLE_UNIT = 16, WHOLE_SUMS = 5 };
 
+/* y = the normed rows of x, both [WHOLE_ROWS, WHOLE_N], by op_head_square_sums and op_norm_whole,
+ * if one rank has the columns before `cut` and another rank the rest. */
 static void norm_cut(const float *x, const float *w, size_t cut, float *y)
 {
     const struct kern_table k = table_best();

@@ -10,7 +10,8 @@
 
 enum { N_TOKENS = 70, N_CHOSEN = 3, WIDTH = 517, N_SLOTS = N_TOKENS * N_CHOSEN };
 
-/* A permutation of slots in which every seventh choice is dropped. */
+/* Gives the choices slots in a random order; every seventh choice is dropped (-1). Returns the
+ * number of slots. */
 static size_t make_slots(struct rng *r, int32_t *slots)
 {
     size_t n = 0;
@@ -45,7 +46,7 @@ static void rows_reach_their_slots(void)
     free(to);
 }
 
-/* Rows of experts and a token's choices of them. Every seventh choice was dropped. */
+/* Rows that experts computed, and the tokens' choices of them, of which a seventh are dropped. */
 struct combined {
     size_t width, stride, n_slots;
     int32_t slots[N_SLOTS], bad[N_SLOTS];
@@ -95,8 +96,8 @@ static struct combine_choices combined_choices(struct combined *c, bool keeps_su
                                     .sums = keeps_sums ? c->sums : NULL};
 }
 
-/* The contract, one value at a time. Returns the sum of column d of token t and counts what does
- * not fit. */
+/* Computes by the contract, one value at a time: returns the sum of column d of token t, and adds
+ * to *n_bad the number of values that do not fit the grid. */
 static int64_t plain_sum(const struct combined *c, size_t t, size_t d, int64_t *n_bad)
 {
     int64_t sum = 0;
@@ -118,8 +119,8 @@ static int64_t plain_counter(const struct combined *c, size_t t)
     return n;
 }
 
-/* The values of c->out, c->marks and c->sums that differ from the contract; each sum began as 5,
- * each mark as 7. */
+/* Returns how many values of c->out, c->marks and c->sums differ from the contract, if each sum
+ * began as 5 and each mark as 7. */
 static size_t combined_wrong(const struct combined *c)
 {
     size_t n_wrong = 0;
@@ -159,14 +160,20 @@ static void combine_adds_on_the_grid(void)
     team_destroy(&team);
 }
 
-/* Every value near the grid's limit, of both signs, is taken or counted as the contract says. With
- * weight 1 the values are exact; with weight 3 they round, some across the limit. */
+/* Values at and near the grid's limit, of both signs, are taken or counted as the contract says.
+ * Half of the weights are 3, which moves limit / 3 to the limit. */
 static void combine_at_the_limit(void)
 {
     static const float limit = 0x1p19f;
-    const float near[] = {limit,     nextafterf(limit, 0),     nextafterf(limit, INFINITY),
-                          limit / 2, nextafterf(limit / 2, 0), limit / 3,
-                          NAN,       INFINITY,                 nextafterf(limit / 3, 0)};
+    const float near[] = {limit,
+                          nextafterf(limit, 0),
+                          nextafterf(limit, INFINITY),
+                          limit / 2,
+                          nextafterf(limit / 2, 0),
+                          limit / 3,
+                          NAN,
+                          INFINITY,
+                          nextafterf(limit / 3, 0)};
     enum { N_NEAR = sizeof near / sizeof near[0] };
     struct rng r = {6};
     for (size_t i = 0; i < 6 * N_NEAR; i++) {
@@ -186,7 +193,7 @@ static void combine_at_the_limit(void)
     }
 }
 
-/* Turns each token's choices round, or leaves only those of an odd or an even slot. */
+/* Swaps each token's first and last choice. */
 static void turn_choices(struct combined *c)
 {
     for (size_t t = 0; t < N_TOKENS; t++) {
@@ -200,6 +207,7 @@ static void turn_choices(struct combined *c)
     }
 }
 
+/* slots = the odd slots of `all` if odd is 1, the even ones if it is 0; the others are dropped. */
 static void keep_choices(const int32_t *all, int32_t odd, int32_t *slots)
 {
     for (size_t i = 0; i < N_SLOTS; i++) slots[i] = all[i] % 2 == odd ? all[i] : -1;

@@ -103,7 +103,7 @@ static void bad_sharing(const struct attn_args *a, const struct attn_slice *s)
     if (s->n_shared > 0) a->out[0] = f32_from_bits(f32_bits(a->out[0]) ^ 1u);
 }
 
-/* Wrong where no fp8 code is looked at. */
+/* Wrong only for a weight with fp8_plain, with which kernels do not look for NaN. */
 static void bad_plain(const struct linear_args *a, const struct linear_slice *s)
 {
     const struct packed *w = a->groups[0].w;

@@ -56,7 +56,7 @@ static void weights_by(const struct kern_table *k, struct weights *w)
                                                        .comb = w->comb});
 }
 
-/* Computes w's weights with other instruction sets and a team: the same bits. */
+/* Expects the same bits as in w from another instruction set with a team. */
 static void check_other_sets(const struct weights *w, size_t i, struct team *team)
 {
     struct weights *other = test_memory(sizeof *other);
@@ -128,7 +128,8 @@ static void weights_follow_the_equations(void)
     team_destroy(&team);
 }
 
-/* h [n_rows, n, width] after a block with output y, in double, and what the block reads. */
+/* Checks, in double, the row `read` that a block reads of the streams `before` [n_rows, n, width],
+ * and the streams `after` a block with output y. */
 static void check_streams(const struct weights *w, uint32_t width, const float *before,
                           const float *y, const float *after, const float *read)
 {
@@ -194,7 +195,7 @@ static void streams_are_mixed_and_added(void)
     team_destroy(&team);
 }
 
-/* The ends of heads rotate pair by pair, the rest stays, and back is back. */
+/* The ends of heads rotate pair by pair, the rest stays, and rotating back gives the input. */
 static void ends_of_heads_rotate(void)
 {
     enum { ROWS = 3, HEADS = 2, WIDTH = 20, ROT = 12, N = ROWS * HEADS * WIDTH };

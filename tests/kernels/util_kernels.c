@@ -132,8 +132,8 @@ struct kern_table table_best(void)
     return best;
 }
 
-/* Whether a feature belongs to a better set than SHOAL_CPU names; a feature's name begins with its
- * set's. */
+/* Whether a feature belongs to a better set than SHOAL_CPU names. The name of a feature begins with
+ * the name of its set. */
 static bool is_hidden(const char *feature)
 {
     const bool is_amx = strncmp(feature, "amx", 3) == 0;

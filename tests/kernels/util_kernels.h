@@ -12,8 +12,8 @@ struct rng {
 
 uint64_t rng_next(struct rng *r);
 
-/* Returns a distance between rows of n floats: n + 3, or a multiple of 4 KiB, which kernels treat
- * in a way of its own. */
+/* Returns a distance in floats between rows of n floats: n + 3, or a multiple of 4 KiB, for which
+ * kernels have a way of their own. */
 size_t rng_stride(struct rng *r, size_t n);
 
 size_t rng_below(struct rng *r, size_t n);       /* in [0, n), n >= 1 */
@@ -31,7 +31,8 @@ float *test_floats(size_t n);
  * cover their payloads. */
 size_t count_different(const float *a, const float *b, size_t n);
 
-/* A random packed weight; `every` > 0 adds special values. Free it with packed_memory(w). */
+/* A random packed weight; `every` > 0 adds special values. packed_memory returns the memory that
+ * the caller frees. */
 struct packed random_packed(struct rng *r, enum dtype t, size_t n_out, size_t n_in, size_t leaf,
                             uint32_t grid_bits, size_t every);
 void *packed_memory(const struct packed *w);
@@ -41,17 +42,17 @@ float packed_at(const struct packed *w, size_t n, size_t k);
 /* A team of n threads; free it with team_destroy. */
 struct team *test_team(uint32_t n);
 
-/* The reference, and the best instruction set of this CPU (or again the reference). */
+/* The reference, and the best instruction set of this CPU (perhaps the reference again). */
 struct kern_table table_ref(void);
 struct kern_table table_best(void);
 
-/* Whether the system lists a feature of the CPU ("avx2") and SHOAL_CPU does not hide it. Reads
- * /proc/cpuinfo, because kern_select uses CPUID. */
+/* Whether /proc/cpuinfo lists a feature of the CPU ("avx2") and SHOAL_CPU does not hide it. An
+ * independent source: kern_select uses CPUID. */
 bool system_has(const char *feature);
 /* Asserts that an instruction set can be selected by name. */
 void check_selected(const char *set);
 
-/* This CPU's instruction sets other than the reference, cyclically. */
+/* For even i this CPU's best instruction set, for odd i AVX2 (the best one if it lacks AVX2). */
 struct kern_table table_in_turn(size_t i);
 
 #endif
