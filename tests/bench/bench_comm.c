@@ -146,7 +146,7 @@ static void print_op(struct bench *b, size_t op)
 /* --- a mail beside MPI_Alltoallv ----------------------------------------------------------------
  */
 
-/* Messages between hosts: each rank sends n_bytes to each rank of another host. */
+/* Messages between hosts: each rank sends n_bytes to each rank of every other host. */
 struct parts {
     struct comm_mail *mail;
     struct comm_mail_places at;
@@ -179,7 +179,7 @@ static void run_alltoallv(struct bench *b, const struct parts *p)
                   comm_handle(b->c, COMM_STAGE));
 }
 
-/* The time of the slowest rank. */
+/* Returns the nanoseconds that the slowest rank took for one exchange. */
 static uint64_t time_of(struct bench *b, const struct parts *p, bool by_mail)
 {
     run_barrier(b, 0);

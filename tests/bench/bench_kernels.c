@@ -290,7 +290,8 @@ struct sgemm_bench {
     size_t n_copies;
 };
 
-/* Loads a BLAS library that starts as many threads as the team has. Exits without one. */
+/* Loads a BLAS library; OpenBLAS and MKL are told to use as many threads as the team has. Exits if
+ * it cannot be loaded. */
 static sgemm_fn *sgemm_open(const char *library, uint32_t n_threads)
 {
     static const char *const setters[] = {"openblas_set_num_threads", "MKL_Set_Num_Threads"};
@@ -316,8 +317,7 @@ static void sgemm_run(const struct sgemm_bench *b, size_t i)
 
 enum contender { CONTENDER_FMA, CONTENDER_SGEMM, CONTENDER_SHOAL, CONTENDERS };
 
-/* The operations per second of one contender, over half a second, in which clock frequencies
- * settle. */
+/* The GFLOP/s of one contender over half a second, in which clock frequencies settle. */
 static double contend(enum contender c, const struct sgemm_bench *b)
 {
     const struct linear_bench *l = b->l;

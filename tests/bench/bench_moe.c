@@ -1,7 +1,9 @@
 /* Times the MoE block on one rank with one thread, for several numbers of rows per expert: a few
  * experts of a published width, whose random int4 weights exceed the caches. The times go into the
  * simulated cluster (tests/simulate/scaling.py). usage: bench_moe [PASSES]. Prints JSON; each time
- * is the least of the passes, in CPU seconds, so that other processes disturb it less. */
+ * is that of one expert, the least of the passes, in CPU seconds, which other processes disturb
+ * less.
+ */
 #include "base/mem.h"
 #include "kernels/ops.h"
 #include "moe/moe.h"

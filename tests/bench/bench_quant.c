@@ -1,7 +1,7 @@
 /* Times linears with quantized weights and int8 activations (fp8: f32 activations): one row beside
  * this machine's read bandwidth, many rows beside its int8 (f32) peak, and many small groups
- * (experts). Each time is the
- * fastest of several. The bits of each case are first compared with the reference's. */
+ * (experts). Each time is the fastest of several. The bits of each case are first compared with the
+ * reference's. */
 #include "bench_quant.h"
 
 #include "base/clock.h"
@@ -182,7 +182,8 @@ static void check(struct bench *b)
     mem_free(&a.sums);
 }
 
-/* Seconds for all copies once, each with n_rows rows; the fastest of several runs. */
+/* Returns the seconds of one linear with n_rows rows, in the fastest of several runs over n_copies
+ * copies of the weight. */
 static double time_copies(struct bench *b, size_t n_rows, size_t n_copies)
 {
     uint64_t best = UINT64_MAX, total = 0;
@@ -204,7 +205,7 @@ struct peaks {
     double read_gbs, int8_gops, fma_gflops;
 };
 
-/* Raises *peak to the rate of the kind's loop. */
+/* Measures the kind's loop once, and raises *peak to its rate if that is higher. */
 static void measure_arithmetic(const struct kern_table *k, enum peak_kind kind, double *peak)
 {
     const uint64_t start = clock_ns();

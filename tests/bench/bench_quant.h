@@ -5,7 +5,7 @@
 #include "kernels/kern.h"
 
 /* Times quantized linears with the table's team and prints them beside the machine's read bandwidth
- * and int8 peak, which it measures. */
+ * and its int8 and fma peaks, which it measures. */
 void bench_quant(const struct kern_table *k);
 
 #endif

@@ -86,7 +86,7 @@ static void read_environment(void)
                               .faults_from = word(text, "faults_from=")};
 }
 
-/* Makes only the pages of p accessible, because changing all memory takes long. */
+/* Makes only the pages of p accessible, or inaccessible, because changing all memory takes long. */
 static void open_pages(const void *p, size_t n_bytes, bool on)
 {
     const size_t at = (size_t)((const char *)p - all.region);
@@ -186,7 +186,7 @@ static int emu_release(void *p, void *stream)
     (void)p;
     (void)stream;
     if (--all.n_arrays > 0) return 0;
-    pthread_mutex_lock(&emulated_lock); /* the last device was closed: everything starts anew */
+    pthread_mutex_lock(&emulated_lock); /* no array is left: memory starts anew */
     if (emulated_run_streams()) {
         (void)madvise(all.region, region_bytes - EMULATED_PAGE, MADV_DONTNEED);
         all.used = 0;

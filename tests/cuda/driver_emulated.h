@@ -16,8 +16,8 @@ enum {
 };
 
 /* The emulated machine. All zero: one working device of capability 9.0. The environment variable
- * SHOAL_EMULATED sets it too, with words like "devices=2 major=7 lost=100 memory=1000000 hangs=1".
- */
+ * SHOAL_EMULATED also sets it (all but `dry` and `gemm_ends`), with words like "devices=2 major=7
+ * lost=100 memory=1000000 hangs=1". */
 struct emulated {
     uint64_t devices;      /* number of devices; 0: one */
     uint64_t count_error;  /* error of counting devices */
@@ -34,12 +34,12 @@ struct emulated {
     uint64_t stale_graphs; /* a fault: a graph's launches keep their first arguments */
     uint64_t no_gemm;      /* there is no library for products */
     uint64_t gemm_varies;  /* how many of the library's first algorithms depend on the rows */
-    uint64_t gemm_many;    /* how many of its first ones for many rows add in another order */
+    uint64_t gemm_many;    /* how many of its first algorithms for many rows add in another order */
     uint64_t gemm_cores;   /* 16-bit products add as the emulated tensor cores do (mma.h) */
     uint64_t gemm_wide;    /* products of more outputs than this add in another order; 0: none */
     uint64_t gemm_ends;    /* the library takes gemm_ends - 1 products more; 0: any number */
-    uint64_t faults_from;  /* memory, launch_error, lost_after, hangs_after and gemm_varies apply
-                              to devices from this number on */
+    uint64_t faults_from;  /* memory_bytes, launch_error, lost_after, hangs_after and gemm_varies
+                              apply to devices from this number on */
 };
 void emulated_set(struct emulated e);
 
@@ -52,10 +52,10 @@ struct cuda_gemm;
  * where `e` says that it varies. */
 void emulated_gemm(const struct cuda_gemm *g, const struct emulated *e);
 
-/* Kernels run since the start; a test checks that it ran some. */
+/* Kernels launched since the start or the last emulated_set; tests check that there were some. */
 uint64_t emulated_launches(void);
 
-/* Dry launches that exceed the limits of every device. (Launches that are not dry end the process.)
+/* Dry launches of grids that a device may refuse. (Such launches that are not dry end the process.)
  */
 uint64_t emulated_bad_launches(void);
 

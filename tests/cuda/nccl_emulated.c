@@ -202,7 +202,8 @@ static bool advance(const struct emulated_comm *c, struct piece *p)
     return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-/* Whether piece i may move: only the first piece of each direction, since pieces share a socket. */
+/* Whether piece i may move: it is the first unfinished piece to or from its peer, because the
+ * pieces of a direction share a socket. */
 static bool is_next(const struct call *call, int i)
 {
     for (int k = 0; k < i; k++) {

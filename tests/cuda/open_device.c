@@ -1,6 +1,6 @@
-/* Opens this machine's GPU with the real driver and adds two rows on it, or prints why it cannot.
- * Then loads the real NCCL with all functions that shoal uses, or prints that there is none. Exit
- * status: 0 the sum was right; 77 no GPU, with a sentence; 1 anything else. */
+/* Loads the real NCCL with all functions that shoal uses, or prints why it cannot. Then opens this
+ * machine's GPU with the real driver and adds two rows on it, or prints why it cannot. Exit status:
+ * 0 the sum was right; 77 no GPU, with a sentence; 1 anything else. */
 #include "kernels/cuda/nccl_table.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"

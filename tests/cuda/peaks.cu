@@ -35,7 +35,7 @@ template <typename Run> static double least_s(Run run)
     return least;
 }
 
-/* Bytes read and written per second. */
+/* The GB read and written per second. */
 static double copy_gbs(void)
 {
     const size_t n = (size_t)1 << 30;
@@ -48,7 +48,7 @@ static double copy_gbs(void)
     return s > 0 ? 2e-9 * (double)n / s : 0;
 }
 
-/* y[rows, outputs] = x[rows, inputs] w^T in bf16, summed in f32. */
+/* The seconds of y [rows, outputs] = x [rows, inputs] w^T in bf16, summed in f32. */
 static double product_s(cublasHandle_t handle, long rows, long outputs, long inputs)
 {
     __nv_bfloat16 *x = NULL, *w = NULL, *y = NULL;

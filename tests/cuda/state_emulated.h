@@ -67,10 +67,11 @@ struct stream {
 
 struct emulated_state {
     struct emulated e;
-    bool is_read, is_open; /* open: accessible to the work that runs */
+    bool is_read, is_open; /* e is set; device memory is accessible to the work that runs */
     char *region;
     size_t used, n_arrays; /* n_arrays are allocated and not released */
-    const void *fresh;     /* the latest array while untouched: zero pages cost nothing */
+    const void *fresh;     /* the latest array, until work is queued: its bytes are zeros, so that
+                              filling it with zeros costs nothing */
     uint64_t n_calls, n_launches, n_bad_launches, n_side;
     struct stream *streams; /* all streams */
     unsigned n_streams;     /* streams created so far */
@@ -87,10 +88,11 @@ int emulated_called(void);
 /* Whether every device accepts the grid. */
 bool emulated_fits(struct cuda_grid grid);
 
-/* Ends the process if a stream is being recorded: a real device refuses such calls then. */
+/* Ends the process if a graph is being recorded. Called by the driver's entries that a real device
+ * refuses at such a time. */
 void emulated_not_recording(void);
 
-/* Appends work to a stream, or to q if that is given. Holds the lock. */
+/* Append work to a stream, whose lock the caller holds, or to a queue. */
 void emulated_put(struct stream *s, const struct work *w);
 void emulated_append(struct queue *q, const struct work *w);
 
@@ -98,8 +100,8 @@ void emulated_append(struct queue *q, const struct work *w);
  * into it. Returns the driver's error. */
 int emulated_enqueue(void *stream, const struct work *w);
 
-/* Runs all work before the event, and the work of other streams that it waits for. Holds the lock.
- * False: a thread must do something first. */
+/* Runs all work before the event, and the work of other streams that this work waits for. The
+ * caller holds the lock. Returns false if a call must end first, which its stream's thread runs. */
 bool emulated_run_until(struct event e);
 
 /* The same for all work of all streams. */

@@ -41,7 +41,8 @@ static void open_region(bool on)
 }
 
 /* Writes to a file per process in the folder SHOAL_EMULATED_RECORD: a line for each piece of work
- * in the order of queueing, "STREAM launch KERNEL", "STREAM call" or "STREAM await STREAM". */
+ * in the order of queueing, "STREAM KIND", with the kernel's name after "launch" and the number of
+ * the other stream after "await". */
 static void record(const struct stream *s, const struct work *w)
 {
     static const char *const kernel_names[] = {
@@ -75,7 +76,6 @@ void emulated_append(struct queue *q, const struct work *w)
     q->work[q->n++] = *w;
 }
 
-/* A real device refuses these calls while a stream is recorded. */
 void emulated_not_recording(void)
 {
     if (all.graph != NULL) abort();
@@ -131,8 +131,6 @@ static void run_one(const struct work *w)
     if (w->kind == WORK_GEMM) emulated_gemm(&w->gemm, &all.e);
 }
 
-/* Makes device memory inaccessible again. Called by the thread that ran work, before it releases
- * the lock. */
 void emulated_close_region(void)
 {
     if (all.is_open) open_region(false);
@@ -145,8 +143,6 @@ static void step(struct stream *s)
     if (++s->q.head == s->q.n) s->q.head = s->q.n = 0;
 }
 
-/* Runs all work before the event, and the work of other streams that it waits for. Holds the lock.
- * False: a thread must do something first. */
 bool emulated_run_until(struct event e)
 {
     struct stream *s = e.stream;

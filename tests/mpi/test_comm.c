@@ -433,7 +433,7 @@ static void time_and_bytes_are_counted(void)
     comm_stop(&c);
 }
 
-enum { MAIL_BYTES = 1 << 20 /* libraries send so much only once its receive has begun */ };
+enum { MAIL_BYTES = 1 << 20 /* MPI sends so many bytes only once their receive has begun */ };
 
 /* Starts a mail with MAIL_BYTES of `value` to each other host. */
 static void start_mail(struct comm *c, struct comm_mail *m, unsigned char value)

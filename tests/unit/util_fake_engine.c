@@ -164,7 +164,8 @@ static int32_t blocks_of(const struct plan_seq *s)
     return (s->pos0 + s->n_rows + BLOCK - 1) / BLOCK;
 }
 
-/* Returns which block of the sequence, counted from position 0, entry b of its tables is. */
+/* Returns the number of the block in entry b of a sequence's tables, counted in the sequence from
+ * position 0. */
 static int32_t place_of(const struct fake_engine *e, const struct plan_seq *s, int32_t b)
 {
     const int32_t n = blocks_of(s), n_full = e->tables.n_full;

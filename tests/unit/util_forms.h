@@ -17,9 +17,10 @@ struct util_form {
 typedef struct status util_add_paths(struct nfa *n, uint32_t from, const char *spec, uint32_t *end);
 util_add_paths util_of_pattern, util_of_schema;
 
+/* Compiles spec to an automaton, which the caller destroys. */
 struct status util_compile(util_add_paths *add, const char *spec, struct dfa **out);
 
-/* As above, and counts the steps of compiling in *work. */
+/* As util_compile, and counts the steps of compiling in *work. */
 struct status util_compile_counting(util_add_paths *add, const char *spec,
                                     struct grammar_work *work, struct dfa **out);
 bool util_accepts(const struct dfa *d, const char *text);

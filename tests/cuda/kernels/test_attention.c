@@ -44,8 +44,8 @@ static size_t make_sequences(struct both *b, const struct shape *s, struct seq_r
     return n_blocks;
 }
 
-/* Fills the cache with all positions of each sequence, then writes the step's rows once more in a
- * call of their own. */
+/* Fills both caches with keys and values of all positions of each sequence, then begins the step of
+ * `seqs` on the device. */
 static void fill_cache(struct both *b, const struct shape *s, const struct seq_rows *seqs,
                        size_t n_rows, size_t specials, struct kv_view *cpu, struct kv_view *gpu)
 {
@@ -121,7 +121,7 @@ static void few_rows(void)
     both_close(&b);
 }
 
-/* So many rows that each block walks several of them. */
+/* So many rows that a block walks all tiles of its rows, instead of one tile. */
 static void many_rows(void)
 {
     static const struct shape shapes[] = {{16, 16, 32, 0, 75, 90, false, true},
@@ -394,7 +394,8 @@ static void passes_of_tiles(void)
     both_close(&b);
 }
 
-/* The tensor-core kernels need a positive scale; others go through the kernels in the CPU's order.
+/* The tensor-core kernels need a positive scale. With any other scale, attention has the CPU's
+ * bits.
  */
 static void scales_that_are_not_positive(void)
 {

@@ -79,7 +79,7 @@ static void ties(void)
     both_close(&b);
 }
 
-/* Rows of logits with runs of equal values and long tails; every third row is nearly flat. */
+/* Rows of logits, many of which are equal; every third row is nearly flat. */
 static struct twin logits_of(struct both *b, size_t rows, size_t n)
 {
     struct twin t = twin_floats(b, rows * n, 12.0f, 0);

@@ -21,7 +21,8 @@ struct weight {
     struct weight_twin twin;
 };
 
-/* Sets the bytes after the last input of every output to NaN (in E4M3); no result may use them. */
+/* Sets the values after the last input of every output to NaN (in E4M3), if a value takes a byte.
+ * No result may use them. */
 static void spoil_padding(struct packed *w)
 {
     const size_t panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in);

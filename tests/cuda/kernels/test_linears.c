@@ -1,6 +1,6 @@
 /* Tests linears, packing, quantization and embeddings on the device against the reference: every
- * element type and format, with and without leaves, one row and many, groups of experts of which
- * some have no rows. */
+ * element type and format, with and without leaves, one row and many, groups of experts with
+ * different numbers of rows. */
 #include "util_device.h"
 
 #include "kernels/act.h"
@@ -185,8 +185,8 @@ static void grouped_linears(void)
     both_close(&b);
 }
 
-/* Tiles of linear_mma of every shape, full or not, with weights of every format; some last groups
- * are padded. */
+/* Tiles of linear_mma of every shape, full or not, with weights of every format but fp8; some last
+ * groups are padded. */
 static void tiles_of_codes(void)
 {
     static const struct {

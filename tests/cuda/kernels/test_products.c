@@ -64,7 +64,7 @@ static void flat_free(struct both *b, struct flat_weight *w)
     free(packed_memory(&w->cpu));
 }
 
-/* The linear of rows [row0, row0 + n) of x on the device. */
+/* Runs the linear for rows [row0, row0 + n) of x on the device. */
 static void run_rows(struct both *b, const struct packed *w, const struct twin *x, struct twin *y,
                      size_t row0, size_t n)
 {
@@ -204,8 +204,9 @@ static struct status run_with_products(uint64_t n, size_t n_in, size_t rows, boo
     return st;
 }
 
-/* If the library refuses the first product, own kernels multiply. If it refuses a later one, the
- * output has changed already: the device is given up. 33 rows of 2^18 inputs need two products. */
+/* If the library refuses the first product, shoal's kernels multiply. If it refuses a later one,
+ * the output has changed already: the device is given up. 33 rows of 2^18 inputs take two products.
+ */
 static void a_library_that_stops(void)
 {
     CU_ASSERT_EQUAL(run_with_products(0, 256, 5, true).code, STATUS_OK);

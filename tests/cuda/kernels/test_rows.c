@@ -192,8 +192,8 @@ static void rotations(void)
 
 enum { CACHED_ROWS = 5, CACHED_HD = 80, CACHED_ROT = 48, CACHED_HEADS = 11, CACHED_KV = 9 };
 
-/* Queries, keys and values on their way into a cache of type t: with norms, before the rotation or
- * after it. More heads than a block takes, and not a multiple of that. Keys are finite, because the
+/* Runs op_rope_kv into a cache of type t, with norms before the rotation or after it. There are
+ * more heads than a block takes, and not a multiple of that number. Keys are finite, because the
  * bits of a computed NaN are not the same everywhere. */
 static void heads_into_a_cache(struct both *b, enum dtype t, bool norms_last)
 {
@@ -387,7 +387,7 @@ static void rows_moved(void)
     both_close(&b);
 }
 
-/* Moves tokens to experts and back; every fourth choice was dropped. */
+/* Moves tokens to experts and back; every fourth choice is dropped. */
 static void rows_to_experts_and_back(void)
 {
     /* on this grid some weighted values are too large */

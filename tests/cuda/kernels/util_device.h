@@ -10,8 +10,9 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
-/* The reference, and a table whose ops run on the device. Ends the process with 77 if there is no
- * device. Each test opens one and closes it; closing fails the test if the device failed. */
+/* The reference, and a table whose ops run on the device. Each test opens and closes a pair.
+ * Opening ends the process with status 77 if there is no device; closing fails the test if the
+ * device failed. */
 struct both {
     struct kern_table cpu, gpu;
     struct rng rng;
@@ -41,7 +42,7 @@ static inline float *twin_device(const struct twin *t)
     return t->device;
 }
 
-/* Assert that both have the same content; twin_same_floats lets a NaN equal every NaN. */
+/* Assert that host and device have the same content; for twin_same_floats all NaNs are the same. */
 void twin_same(const struct both *b, const struct twin *t, const char *what);
 void twin_same_floats(const struct both *b, const struct twin *t, const char *what);
 
