@@ -256,8 +256,8 @@ static void bench_rows(struct bench *b, struct peaks m, const char *name)
     }
 }
 
-/* 64 experts, 8 per token, used unevenly: expert e gets one row plus a share proportional to 1 / (e
- * + 4). */
+/* 64 experts, 8 per token, used unevenly: while rows are left, expert e gets one plus a share
+ * proportional to 1 / (e + 4). The last expert gets the rest. */
 static void bench_experts(const struct kern_table *k, struct peaks m, const char *name,
                           struct quant_format f)
 {

@@ -262,8 +262,8 @@ static void reference_is_a_dot_product(void)
 }
 
 /* Makes fp8 weights [33, 259] whose first panels have each of the 256 values in each place of a
- * quad. All outputs have the same scale, but if it is at most 1, output 20 has 2^10 times as much,
- * because kernels choose their way by a tile's largest scale. NaNs are replaced by 448, because
+ * quad. All outputs have the same scale, except that output 20 has 2^10 times as much if `scale` is
+ * at most 1: kernels choose their way by a tile's largest scale. NaNs are replaced by 448, because
  * they would show in all rows; with_nan keeps those of output 7. Kernels treat quads with a
  * subnormal value apart, so zeros replace the subnormal values of output 32 and, with_nan, of the
  * first panel.

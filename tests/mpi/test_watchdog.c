@@ -128,8 +128,8 @@ static void end_child(pid_t child)
     CU_ASSERT_EQUAL(waitpid(child, NULL, 0), child);
 }
 
-/* Of a process that sleeps, runs, is stopped, killed or reaped, only the running one waits for a
- * CPU in the sense of board_waits_for_cpu. */
+/* A process that runs waits for a CPU in the sense of board_waits_for_cpu; one that sleeps, is
+ * stopped, killed or reaped does not. */
 static void test_waits_for_cpu(void)
 {
     struct board_slot *s =

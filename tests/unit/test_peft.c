@@ -91,8 +91,8 @@ static void scalings_are_those_of_peft(void)
     scratch_clear();
 }
 
-/* Copies file `in` to `out` and replaces every `from` by `to`. Both have the same length if the
- * file has offsets. from "": nothing is replaced. */
+/* Copies file `in` to `out` and replaces every `from` by `to`, which must have the same length if
+ * the file has offsets. from "": nothing is replaced. */
 static void put_replaced(const char *in, const char *out, const char *from, const char *to)
 {
     size_t n, n_out = 0, n_from = strlen(from), n_to = strlen(to);
