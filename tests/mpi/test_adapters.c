@@ -200,7 +200,7 @@ static void compare_linear(struct adapted *a, const struct layout *l, struct lay
     free(whole_b);
 }
 
-/* Returns the transpose of rows of a matrix [.., n_cols]; owner: the caller, free. */
+/* Returns `rows` of a matrix [.., n_cols], transposed. The caller frees the values. */
 static float *transposed(const float *whole, uint32_t n_cols, struct range rows)
 {
     const uint32_t n = range_count(rows);
@@ -211,7 +211,7 @@ static float *transposed(const float *whole, uint32_t n_cols, struct range rows)
     return out;
 }
 
-/* Compares the parts of the heads of kv_b_proj, of which a place holds `heads`. */
+/* Compares the parts of kv_b_proj (k_b and v_b) of the heads that a place holds. */
 static void compare_heads(struct adapted *a, struct range heads, uint32_t layer,
                           const struct adapter_layer *x)
 {
@@ -442,7 +442,7 @@ static void write_zeros(struct ckpt_writer *w, const char *linear, char part, ui
     free(zeros);
 }
 
-/* also: a second name for the linear; NULL: none. */
+/* `also`: another name under which the file has the linear once more; NULL: none. */
 static void write_misfit(const struct misfit *f, const char *also, const char *config,
                          const char *path)
 {
