@@ -128,7 +128,7 @@ static void bpe_push_pair(const struct bpe *b, size_t *n_heap, int32_t at)
     heap_push(b->heap, n_heap, (uint64_t)m->rank << 32 | (uint32_t)at);
 }
 
-/* Fills b->symbols with the ids of the bytes; returns their number. */
+/* Fills b->symbols with the ids of the bytes; returns the number of symbols. */
 static size_t byte_symbols(const struct bpe *b, const char *piece, size_t n)
 {
     size_t n_symbols = 0;
@@ -142,8 +142,8 @@ static size_t byte_symbols(const struct bpe *b, const char *piece, size_t n)
     return n_symbols;
 }
 
-/* Writes the symbols of a character's bytes to `to`; false without byte_fallback, or if a byte has
- * no id. */
+/* Writes the ids of a character's bytes to `to`. Returns false without byte_fallback, or if a byte
+ * has no id. */
 static bool fall_back(const struct bpe *b, const char *character, size_t n, struct bpe_symbol *to)
 {
     if (!b->byte_fallback) return false;
@@ -155,9 +155,10 @@ static bool fall_back(const struct bpe *b, const char *character, size_t n, stru
     return true;
 }
 
-/* Fills b->symbols with the ids of the characters; returns their number. As in the reference
- * library, the id of an unknown character waits for the next character that does not become bytes
- * (fuse_unk: for the next known one) or for the end; the bytes between come before it. */
+/* Fills b->symbols with the ids of the characters; returns the number of symbols. As in Hugging
+ * Face's library, unk_id is not written at once for an unknown character, but just before the next
+ * character that does not fall back to bytes (with fuse_unk: before the next known character), or
+ * at the end. So the bytes of characters between them come before unk_id. */
 static size_t char_symbols(const struct bpe *b, const char *piece, size_t n)
 {
     size_t n_symbols = 0, step;
@@ -189,9 +190,9 @@ static size_t first_symbols(const struct bpe *b, const char *piece, size_t n)
     return n_symbols;
 }
 
-/* Merges pairs in the order of the heap. An entry of the heap may be stale. As in the reference
- * library it still counts if the pair now at its position makes the same token, even by a merge of
- * another rank. */
+/* Merges pairs in the order of the heap. The pair of an entry may have changed since it was pushed.
+ * As in Hugging Face's library, the entry still counts if the pair now at its position makes the
+ * same token, even by a merge of another rank. */
 static void merge_all(const struct bpe *b, size_t n_symbols)
 {
     size_t n_heap = 0;

@@ -1,6 +1,7 @@
 /* Byte-pair encoding (Sennrich et al. 2016) of one piece of text, from bytes as in GPT-2 or from
- * characters as in SentencePiece. Knows ids and merge ranks, not strings; the pre-tokenizer splits
- * the text. Called by the tokenizer for every piece. */
+ * characters as in SentencePiece. Knows ids and merge ranks, not strings. The pre-tokenizer splits
+ * the text into pieces. Called by the tokenizer for each piece, unless ignore_merges makes the
+ * piece a single token. */
 #ifndef SHOAL_TEXT_TOKENIZER_BPE_H
 #define SHOAL_TEXT_TOKENIZER_BPE_H
 
@@ -24,7 +25,8 @@ struct bpe_symbol {
 
 enum { BPE_CACHE_BYTES = 22, BPE_CACHE_IDS = 10, BPE_CACHE_SLOTS = 1 << 13 };
 
-/* One remembered piece, in one cache line. n_bytes is 0 when empty. */
+/* A short piece that was encoded before, and its ids; 64 bytes, a cache line. n_bytes 0: an empty
+ * slot. */
 struct bpe_cached {
     uint8_t n_bytes, n_ids;
     char bytes[BPE_CACHE_BYTES];
@@ -34,9 +36,8 @@ struct bpe_cached {
 struct bpe {
     int32_t byte_id[256];  /* the id of a byte (with by_char, used for byte_fallback only); -1:
                               none */
-    int32_t unk_id;        /* the id for bytes or characters that have none; -1: they are left
-                              out */
-    bool fuse_unk;         /* a run of unk_id becomes a single one */
+    int32_t unk_id;        /* the id for bytes or characters without an id; -1: they are left out */
+    bool fuse_unk;         /* unknown bytes or characters in a row become a single unk_id */
     bool by_char;          /* a piece starts as characters, not as bytes */
     bool byte_fallback;    /* a character without an id becomes its bytes if all have an id */
     int32_t ascii_id[128]; /* by_char: ids of ASCII characters, -1: none */
@@ -44,9 +45,9 @@ struct bpe {
 
     struct bpe_merge *merges; /* owned hash table, [merge_mask + 1] */
     size_t merge_mask;
-    int32_t *merged; /* owned, [n_merges]: by rank, the id that the merge makes */
+    int32_t *merged; /* owned, [n_merges]: by rank, the id of the token that the merge makes */
     size_t n_merges, merge_capacity;
-    bool by_result; /* a merge's rank is the id that it makes; `merged` is not used */
+    bool by_result; /* a merge's rank is the id of the token that it makes; `merged` is not used */
 
     struct bpe_symbol *symbols; /* owned scratch, [n_symbols_max] */
     uint64_t *heap;             /* owned scratch, [3 * n_symbols_max]: rank << 32 | position */
@@ -59,8 +60,9 @@ struct status bpe_init(struct bpe *b);
 void bpe_fini(struct bpe *b);
 
 /* Local. Makes room for n_merges; called once, before the first merge is added. by_result: a
- * merge's rank is the id that it makes, so all merges that make the same token are equal, and the
- * leftmost pair merges first, as in tiktoken. Errors: STATUS_MEMORY. */
+ * merge's rank is the id of the token that it makes, as in tiktoken. Merges that make the same
+ * token then have the same rank, and of their pairs the leftmost merges first. Errors:
+ * STATUS_MEMORY. */
 struct status bpe_merges_init(struct bpe *b, size_t n_merges, bool by_result);
 
 /* Local. Adds a merge, up to n_merges in all. Its rank is the number of merges before it, or

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Zero-initialise it; token_list_fini frees it. */
+/* The caller zero-initialises the struct; token_list_fini frees its memory. */
 struct token_list {
     int32_t *ids; /* owned */
     size_t n;

@@ -43,7 +43,7 @@ const char *token_order_text(const struct token_order *o, int32_t id, bool begin
     if (d->kind == DECODER_METASPACE) {
         if (d->keeps_first) return bytes;
         for (; *n > 0 && *bytes == ' '; bytes++) --*n;
-        /* the decoder would remove the blanks inside too, so the token has no text here */
+        /* the decoder would remove blanks inside too; such a token may not come first */
         if (*n > 0 && memchr(bytes, ' ', *n) != NULL) *n = 0;
         return bytes;
     }

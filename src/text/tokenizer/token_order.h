@@ -8,15 +8,17 @@
 
 struct token_order;
 
-/* Local. Sorts the tokens with ids below vocab_size that have a text; special tokens and unused ids
- * have none. The tokenizer is borrowed. Owner of *out: the caller. Errors: STATUS_MEMORY. */
+/* Local. Sorts the tokens with ids below vocab_size, except special tokens and tokens without
+ * bytes. The tokenizer is borrowed until token_order_destroy. Owner of *out: the caller. Errors:
+ * STATUS_MEMORY. */
 struct status token_order_create(const struct tokenizer *t, int32_t vocab_size,
                                  struct token_order **out);
 void token_order_destroy(struct token_order **order);
 
 /* Local. Returns the bytes that a token adds to an answer; borrowed. begins: the token is the
- * answer's first, from which some decoders strip a blank. *n is 0 when the token adds no bytes, is
- * not one of the sorted tokens, or is first and the decoder would also remove blanks inside it. */
+ * answer's first, from whose front some decoders strip blanks. *n is 0 when the token adds no
+ * bytes, is not one of the sorted tokens, or comes first and the decoder would remove blanks inside
+ * it too. */
 const char *token_order_text(const struct token_order *o, int32_t id, bool begins, size_t *n);
 
 /* Local. Sets bit id of mask [ceil(vocab_size / 32)], which the caller has zeroed, for each token

@@ -87,7 +87,7 @@ void tokenizer_destroy(struct tokenizer **t)
     mem_free(t);
 }
 
-/* Refuses a tokenizer whose parts do not all work on bytes, or all on characters. */
+/* Refuses a tokenizer of which one part works on bytes and another on characters. */
 static struct status check_level(const struct tokenizer *t, const char *what)
 {
     const bool decodes_bytes = t->decoder.kind == DECODER_BYTE_LEVEL;
@@ -149,7 +149,7 @@ static struct status encode_piece(struct tokenizer *t, const char *piece, size_t
     return bpe_encode(&t->bpe, piece, n, out);
 }
 
-/* Encodes text without added tokens; at_start: the whole text begins with it. */
+/* Encodes text without added tokens; at_start: the whole text begins with this text. */
 static struct status encode_plain(struct tokenizer *t, const char *text, size_t n, bool at_start,
                                   struct token_list *out)
 {
@@ -162,19 +162,9 @@ static struct status encode_plain(struct tokenizer *t, const char *text, size_t 
     return status_ok();
 }
 
-/* Empties scratch memory, and clears a failed allocation of an earlier text. */
-static void scratch_clear(struct strbuf *s)
-{
-    if (s->failed) {
-        strbuf_fini(s);
-        strbuf_init(s);
-    }
-    strbuf_clear(s);
-}
-
-/* Encodes text between the added tokens that were found in raw text: normalizes it, then looks for
- * the added tokens of normalized text. text.user is NULL, or marks bytes in which special tokens
- * are plain text. */
+/* Encodes text between the added tokens that were found in raw text: normalizes it, then finds the
+ * added tokens that are searched for in normalized text. text.user is NULL, or marks the bytes in
+ * which special tokens are plain text. */
 static struct status encode_raw(struct tokenizer *t, struct normal_text text, bool parse_special,
                                 struct token_list *out)
 {
@@ -222,7 +212,7 @@ static struct status encode_text(struct tokenizer *t, const char *text, const un
 /* Copies the text, with each maximal ill-formed part replaced by U+FFFD. */
 static struct status make_valid(const char *text, size_t n, struct strbuf *out)
 {
-    scratch_clear(out);
+    strbuf_clear(out);
     size_t good = 0, step;
     for (size_t i = 0; i < n; i += step) {
         if (utf8_sequence(text + i, n - i, &step)) continue;
@@ -258,7 +248,7 @@ struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size
     if (!utf8_valid(text, n_bytes, &bad_at)) {
         return status_make(STATUS_REQUEST, "byte %zu of the chat text is not UTF-8", bad_at);
     }
-    scratch_clear(&t->marks);
+    strbuf_clear(&t->marks);
     for (size_t i = 0; i < n_spans; i++) {
         assert(spans[i].begin == covered && spans[i].end >= covered);
         const char mark = spans[i].is_user;

@@ -1,7 +1,7 @@
-/* Turns text into token ids and back, by a tokenizer.json: BPE over bytes or characters, Unigram,
- * WordPiece. Knows no model, no chat template (text/chat/chat.h) and no files. Encoding uses
- * scratch memory and a word cache inside the tokenizer, so one thread at a time may encode. Called
- * by the lead for requests, and through text/tokenizer/detokenizer.h for results. */
+/* Turns text into token ids and back, as a tokenizer.json describes: BPE over bytes or characters,
+ * Unigram, WordPiece. Knows no language model, no chat template (text/chat/chat.h) and no files.
+ * Encoding uses scratch memory and a word cache inside the tokenizer, so one thread at a time may
+ * encode. The lead encodes requests; it decodes results with text/tokenizer/detokenizer.h. */
 #ifndef SHOAL_TEXT_TOKENIZER_TOKENIZER_H
 #define SHOAL_TEXT_TOKENIZER_TOKENIZER_H
 
@@ -39,22 +39,23 @@ void tokenizer_destroy(struct tokenizer **t);
  * U+FFFD. Without TOKENIZER_PARSE_SPECIAL, text that spells a special token is plain text; added
  * tokens that are not special are found in any case. Takes time n log n, or as long as a pattern's
  * match limit allows. After an error `out` has its old length. Errors: STATUS_MEMORY;
- * STATUS_REQUEST when a pattern of the file exceeds its match limit, a piece is too long, or a
- * Unigram vocabulary lacks a character and has no unk_id. */
+ * STATUS_REQUEST when a pattern of the file exceeds its match limit, a piece is too long, or
+ * Unigram meets a character without a token and has no unk_id. */
 struct status tokenizer_encode(struct tokenizer *t, const char *text, size_t n_bytes,
                                unsigned flags, struct token_list *out);
 
-/* A part of a text; it comes either from the template or from a user. */
+/* A part of a text, which comes either from a template or from a user. */
 struct text_span {
     size_t begin, end; /* bytes [begin, end) */
     bool is_user;
 };
 
-/* Local. As tokenizer_encode, for a text with parts from users: a special token is parsed only
- * where none of its bytes comes from a user. The borders of the parts have no other effect: if the
- * users' parts spell no special token, the ids are those of tokenizer_encode with
- * TOKENIZER_PARSE_SPECIAL. The spans cover [0, n_bytes) in order. Of the flags only
- * TOKENIZER_ADD_SPECIAL has an effect. Errors: also STATUS_REQUEST for bytes that are not UTF-8. */
+/* Local. As tokenizer_encode, for a text with parts from users: text that spells a special token
+ * becomes that token only if none of its bytes comes from a user. The borders of the parts have no
+ * other effect: if no byte from a user belongs to the text of a special token, the ids are those of
+ * tokenizer_encode with TOKENIZER_PARSE_SPECIAL. The spans cover [0, n_bytes) in order. Of the
+ * flags only TOKENIZER_ADD_SPECIAL has an effect. Errors: also STATUS_REQUEST for bytes that are
+ * not UTF-8. */
 struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size_t n_bytes,
                                      const struct text_span *spans, size_t n_spans, unsigned flags,
                                      struct token_list *out);
@@ -64,13 +65,14 @@ struct text_bytes {
     size_t n;
 };
 
-/* Local. True when the post-processor joins two texts in a way that tokenizer_encode_joined
- * follows. */
+/* Local. True when tokenizer_encode_joined supports the way in which the post-processor joins two
+ * texts. */
 bool tokenizer_joins(const struct tokenizer *t);
 
-/* Local. Appends the ids of two texts as the post-processor joins them: [CLS] a [SEP] b [SEP].
- * Special tokens in the texts are plain text. *n_first: how many of the appended ids have type 0;
- * they come first, the others have type 1. Only if tokenizer_joins. Errors: as tokenizer_encode. */
+/* Local. Appends the ids of two texts as the post-processor joins them: [CLS] a [SEP] b [SEP]. Text
+ * that spells a special token is plain text. *n_first: how many of the appended ids have type 0;
+ * they come first, the others have type 1. Call it only if tokenizer_joins is true. Errors: as
+ * tokenizer_encode. */
 struct status tokenizer_encode_joined(struct tokenizer *t, const struct text_bytes texts[2],
                                       struct token_list *out, size_t *n_first);
 
@@ -85,8 +87,9 @@ const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t 
 /* Local. True for an added token that the file marks as special. */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 
-/* Local. Returns the id of a token from its content as the file writes it (an ordinary token in
- * byte-level characters, an added token as plain text), or -1. */
+/* Local. Returns the id of the token that tokenizer.json writes as `content`, or -1. At the byte
+ * level the file writes a token of the model in byte-level characters, and an added token as plain
+ * text. */
 int32_t tokenizer_token_id(const struct tokenizer *t, const char *content, size_t n);
 
 #endif

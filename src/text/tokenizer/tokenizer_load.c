@@ -1,4 +1,5 @@
-/* Loads tokenizer.json's "model" into a tokenizer, and the texts that its tokens decode to. */
+/* Loads the "model" of tokenizer.json into a tokenizer, and makes the texts to which the tokens
+ * decode. */
 #include "text/tokenizer/tokenizer_private.h"
 
 #include "base/mem.h"
@@ -26,7 +27,7 @@ struct vocab_walk {
 };
 
 /* Reads the next token; false at the end. *id is -1 when the file's id is no integer of at least 0.
- * *key is NULL when an element of the list has no token. */
+ * *key is NULL when an element of the list does not begin with a string. */
 static bool vocab_next(struct vocab_walk *w, const char **key, size_t *n, int64_t *id)
 {
     const struct js_node *value;
@@ -99,7 +100,7 @@ static struct status tokenizer_load_measure(const struct js_node *vocab,
     return status_ok();
 }
 
-/* Allocates the memory that *s counted: for tokens, added tokens, keys and their bytes. */
+/* Allocates memory for the tokens, the added tokens, and their keys and bytes, as counted in *s. */
 static struct status tokenizer_load_make_room(struct tokenizer *t, const struct sizes *s)
 {
     t->n_tokens = (size_t)s->id_max + 1;
@@ -127,7 +128,8 @@ bool tokenizer_set_bytes(const struct tokenizer *t, struct token_info *info, con
     return byte_level;
 }
 
-/* At the byte level: sets the token's bytes and enters the token into the model. */
+/* At the byte level: sets the token's bytes. With ignore_merges enters them into t->bytes. If it is
+ * a single byte, sets the byte's id, from which BPE starts. */
 static void store_bytes(struct tokenizer *t, struct token_info *info, const char *key, size_t n,
                         int32_t id)
 {
@@ -136,8 +138,8 @@ static void store_bytes(struct tokenizer *t, struct token_info *info, const char
     if (info->n == 1) t->bpe.byte_id[(unsigned char)info->bytes[0]] = id;
 }
 
-/* At the character level: enters a token of a single character into the model; BPE starts from
- * these. */
+/* At the character level: if the token is a single character, sets the character's id, from which
+ * BPE starts. */
 static void store_char(struct tokenizer *t, const char *key, size_t n, int32_t id)
 {
     size_t step;
@@ -401,7 +403,8 @@ static bool merge_halves(const struct js_node *node, const char **left, size_t *
     return memchr(*right, ' ', *n_right) == NULL;
 }
 
-/* Returns the id of left and right joined, or -1 (also when `join` has failed). */
+/* Returns the id of the token that left and right make together, or -1. The caller checks whether
+ * `join`, which is scratch, has failed. */
 static int32_t joined_id(const struct tokenizer *t, const char *left, size_t n_left,
                          const char *right, size_t n_right, struct strbuf *join)
 {
@@ -455,7 +458,8 @@ struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *m
     return st;
 }
 
-/* Returns the number of ways to split token `id` into two tokens; `add`: makes each a merge. */
+/* Returns the number of ways to split token `id` into two tokens. With `add`, adds a merge for
+ * each. */
 static size_t each_split(struct tokenizer *t, int32_t id, bool add)
 {
     const struct token_info *info = &t->tokens[id];

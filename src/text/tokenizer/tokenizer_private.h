@@ -19,7 +19,7 @@ struct token_info {
     uint32_t n_key;
     const char *key; /* the token as the file writes it, or an added token's normalized content;
                         borrowed */
-    int16_t byte;    /* the byte for which the token stands by ByteFallback, or -1 */
+    int16_t byte;    /* the byte for which the token stands by the decoder's ByteFallback, or -1 */
     bool in_model;   /* the model's vocabulary has this id */
     bool added;      /* an added token has this id */
     bool special;
@@ -27,24 +27,26 @@ struct token_info {
 
 /* How the post-processor joins two texts. */
 struct token_joint {
-    bool is_known;                             /* false: not at all, or in an unusual way */
-    bool has_types;                            /* the second text, and what follows, have type 1 */
+    bool is_known;  /* false: it joins no two texts, or in a way that is not supported */
+    bool has_types; /* the second text and the ids behind it have type 1; false: all have type 0 */
     struct token_list before, between, behind; /* ids around the texts; owned */
 };
 
 struct tokenizer {
     struct byte_alphabet alphabet;
-    char *arena; /* owned: keys and bytes of the vocabulary, then of the added tokens */
+    char *arena; /* owned: the tokens' keys and, at the byte level, their bytes: of the vocabulary,
+                    then of the added tokens */
     size_t n_arena, arena_bytes;
     struct token_info *tokens; /* owned, [n_tokens] by id */
     size_t n_tokens;
     size_t n_vocab;       /* entries of the model's vocabulary */
     struct str_map keys;  /* token as the file writes it -> id */
     struct str_map bytes; /* raw bytes -> id; only at the byte level with ignore_merges */
-    bool ignore_merges;   /* a piece that is itself a token is not merged */
+    bool ignore_merges;   /* a piece that is itself a token becomes this token */
     bool byte_level;      /* the model works on bytes; otherwise on characters */
     bool is_unigram;      /* Unigram instead of BPE */
-    bool is_tiktoken;     /* BPE at the byte level, with merges that follow from the ids */
+    bool is_tiktoken;     /* BPE at the byte level; its merges follow from the ids
+                             (tokenizer_load_ranks) */
     struct bpe bpe;
     bool is_wordpiece; /* WordPiece instead of BPE */
     struct unigram unigram;
@@ -53,19 +55,21 @@ struct tokenizer {
     struct decoder decoder;
     struct strbuf spoken; /* owned: the texts that tokens decode to, when not at the byte level */
     struct pretokenizer pretokenizer;
-    struct added_token *added; /* owned, [n_added]: tokens for raw text, then for normalized text */
+    struct added_token *added; /* owned, [n_added]: first the tokens that are searched for in raw
+                                  text, then those for normalized text */
     size_t n_added;
     char **normal_contents; /* owned, [n_added], each owned or NULL: normalized contents */
     struct added_set raw_set, normalized_set;
     struct token_list prefix, suffix; /* ids that the post-processor puts before and after a text */
     struct token_joint joint;
-    struct strbuf valid; /* owned scratch: the text, ill-formed bytes replaced */
-    struct strbuf marks; /* owned scratch: which bytes of the text come from a user */
+    struct strbuf valid; /* owned scratch: the text with ill-formed bytes replaced by U+FFFD */
+    struct strbuf marks; /* owned scratch: 1 for each byte of the text that comes from a user */
 };
 
-/* Local. The steps of loading, in the order in which they run. Each fills a part of a zeroed
- * tokenizer. tokenizer_destroy frees it even after a failed step. Errors: STATUS_INPUT,
- * STATUS_MEMORY. */
+/* Local. The steps of loading, in the order in which tokenizer_create runs them. Of the four steps
+ * from tokenizer_load_unigram to tokenizer_load_ranks only that of the model's type runs.
+ * tokenizer_load_spoken runs only if the tokenizer is not at the byte level. tokenizer_destroy
+ * frees the tokenizer even after a failed step. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status tokenizer_load_vocab(struct tokenizer *t, const struct js_node *model,
                                    const struct js_node *added, const char *what);
 struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *model,
@@ -74,8 +78,8 @@ struct status tokenizer_load_wordpiece(struct tokenizer *t, const struct js_node
                                        const char *what);
 struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *model,
                                     const char *what);
-/* Adds a merge for each way to make a token from two others, ranked by the token's id, as in
- * tiktoken. */
+/* For a Tiktoken model: adds a merge for each split of a token into two tokens. Its rank is the id
+ * of the whole token. */
 struct status tokenizer_load_ranks(struct tokenizer *t, const char *what);
 struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *list,
                                    const char *what);
@@ -83,15 +87,18 @@ struct status tokenizer_load_spoken(struct tokenizer *t, const char *what);
 struct status tokenizer_load_post_processor(struct tokenizer *t, const struct js_node *node,
                                             const char *what);
 
-/* Local. Sets the token's bytes: writes to `to` [n] the bytes that the key stands for, or the key
- * itself if not all of it is byte-level. Returns whether the key is byte-level. */
+/* Local. Sets the token's bytes, which are written to `to` [n]: those that the key's byte-level
+ * characters represent, or the key itself if another character is in it. Returns false in the
+ * latter case. */
 bool tokenizer_set_bytes(const struct tokenizer *t, struct token_info *info, const char *key,
                          size_t n, char *to);
 
-/* Local. Returns the id of an entry of the model's vocabulary as the file writes it, or -1. */
+/* Local. Returns the id of the token that the file writes as `key`, or -1 if the model's vocabulary
+ * does not have it. */
 int32_t tokenizer_model_id(const struct tokenizer *t, const char *key, size_t n);
 
-/* Local. Copies n bytes into the arena, which was sized beforehand; asserts that they fit. */
+/* Local. Copies n bytes into the arena and returns the copy. Asserts that they fit:
+ * tokenizer_load_vocab has allocated the arena for all tokens. */
 char *tokenizer_arena_add(struct tokenizer *t, const char *bytes, size_t n);
 
 #endif
