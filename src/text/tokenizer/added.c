@@ -31,8 +31,9 @@ size_t added_set_init(struct added_set *s, struct added_token *tokens, size_t n_
     return n_tokens;
 }
 
-/* Returns the first token in [low, high) whose byte at `depth` is at least `byte`. The tokens in
- * [low, high) share the bytes before depth, and tokens that end at depth come first. */
+/* Returns the index of the first token in [low, high) whose byte at `depth` is at least `byte`, or
+ * high. The tokens in [low, high) share the bytes before depth, and tokens that end at depth come
+ * first. */
 static size_t lower_bound(const struct added_set *s, size_t low, size_t high, size_t depth,
                           int byte)
 {
@@ -59,8 +60,8 @@ static size_t n_user(const unsigned char *user, size_t n)
 
 /* Returns the longest token that starts at `at`, or NULL. If a special token's bytes come only
  * partly from a user, the next shorter token is tried, so that a user's text cannot consume text of
- * the template. A special token whose bytes all come from a user is still returned: a caller that
- * treats special tokens as plain text must not find the shorter tokens inside it. */
+ * the template. A special token whose bytes all come from a user is still returned: added_find
+ * makes it plain text and skips the shorter tokens inside it. */
 static const struct added_token *longest_at(const struct added_set *s, const struct added_walk *w,
                                             size_t at)
 {
@@ -92,7 +93,7 @@ static bool word_behind(const char *text, size_t start, size_t n)
     return start < n && unicode_is_word(utf8_decode(text + start, n - start, &step));
 }
 
-/* Returns the start of the run of blanks that ends at `end`, but not before `floor`. */
+/* Returns the start of the run of whitespace that ends at `end`, but at least `floor`. */
 static size_t blanks_before(const char *text, size_t floor, size_t end)
 {
     while (end > floor) {
@@ -104,8 +105,9 @@ static size_t blanks_before(const char *text, size_t floor, size_t end)
     return end;
 }
 
-/* Returns the end of the run of blanks that starts at `start`. Remembers the last run; otherwise
- * each of many tokens made of blanks would scan its run again. */
+/* Returns the end of the run of whitespace that starts at `start`. Remembers the last run.
+ * Otherwise, in a long run of tokens that are whitespace themselves, each token with rstrip would
+ * scan the rest of the run again. */
 static size_t blanks_behind(struct added_walk *w, size_t start)
 {
     if (start >= w->run_start && start < w->run_end) return w->run_end;
@@ -124,8 +126,8 @@ void added_walk_init(struct added_walk *w, const char *text, size_t n, bool pars
 }
 
 /* Finds the next added token that may become an id here; false: none. Excluded are special tokens
- * in plain text, and single_word tokens beside a word character. As in the reference library, an
- * excluded token still hides the tokens inside it. */
+ * that are plain text here, and single_word tokens beside a word character. As in Hugging Face's
+ * library, an excluded token still hides the tokens inside it. */
 static bool added_find(const struct added_set *s, struct added_walk *w,
                        const struct added_token **token, size_t *start, size_t *end)
 {
@@ -172,7 +174,7 @@ bool added_next(const struct added_set *s, struct added_walk *w, struct added_pi
         if (!found) return false;
     }
     *out = (struct added_piece){.id = w->token_id};
-    w->emitted = w->token_end; /* may move back over blanks that an earlier token included */
+    w->emitted = w->token_end; /* may move back over whitespace that an earlier token took in */
     w->token_id = -1;
     return true;
 }

@@ -1,5 +1,6 @@
-/* Finds added tokens: fixed strings, each of which becomes one id before the text is normalized and
- * split. Leaves the text between them to the caller. Called by the tokenizer. */
+/* Finds added tokens: fixed strings, each of which becomes one id before the text around it is
+ * split. The caller searches for some in the raw text, for the others in the normalized text, and
+ * encodes the text between them. Called by the tokenizer. */
 #ifndef SHOAL_TEXT_TOKENIZER_ADDED_H
 #define SHOAL_TEXT_TOKENIZER_ADDED_H
 
@@ -14,8 +15,8 @@ struct added_token {
     int32_t id;
     bool special;     /* a special token; it is plain text unless the walk parses special tokens */
     bool single_word; /* found only where no word character is next to it */
-    bool lstrip;      /* includes the blanks before it */
-    bool rstrip;      /* includes the blanks after it */
+    bool lstrip;      /* takes in the whitespace before it */
+    bool rstrip;      /* takes in the whitespace after it */
     bool normalized;  /* searched for in the normalized text, in normalized form */
 };
 
@@ -30,9 +31,9 @@ struct added_set {
  * token that has the content of another one. */
 size_t added_set_init(struct added_set *s, struct added_token *tokens, size_t n_tokens);
 
-/* A piece of text between added tokens, or one of them. */
+/* A piece of text between added tokens, or an added token. */
 struct added_piece {
-    size_t start, n; /* 0 for tokens */
+    size_t start, n; /* bytes [start, start + n) of plain text; both 0 for tokens */
     int32_t id;      /* the token's id; -1: plain text */
 };
 
@@ -41,7 +42,7 @@ struct added_walk {
     size_t n;
     size_t search_at;          /* where the next search starts */
     size_t emitted;            /* the text before this offset has been returned */
-    size_t run_start, run_end; /* the last run of blanks that blanks_behind found */
+    size_t run_start, run_end; /* the last run of whitespace that blanks_behind found */
     size_t token_end;          /* where the token to return next ends */
     int32_t token_id;          /* the token to return after the plain text before it; -1: none */
     bool parse_special;

@@ -36,9 +36,9 @@ static struct status read_added(struct tokenizer *t, const struct js_node *node,
     return status_ok();
 }
 
-/* For a token that is searched for in normalized text: if normalizing changes its content, replaces
- * the content by the normalized one. The new memory is twice as long, because finish_added may put
- * the token's decoded bytes after it. */
+/* Normalizes the content of a token that is searched for in normalized text. The memory of the
+ * normalized content is twice as long, because finish_added may put the token's decoded bytes after
+ * it. */
 static struct status normalize_added(struct tokenizer *t, struct added_token *token)
 {
     struct normal_text text = {.bytes = token->content, .n = token->n};
@@ -107,7 +107,7 @@ struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *li
         struct added_token *token = &t->added[t->n_added];
         size_t n_content;
         js_string(js_get(js_at(list, i), "content"), &n_content);
-        if (n_content == 0) continue; /* the reference library skips these too */
+        if (n_content == 0) continue; /* Hugging Face's library skips these too */
         TRY(status_wrap(read_added(t, js_at(list, i), token, &next_id), "%s", what));
         t->n_added++;
         TRY(status_wrap(finish_added(t, token), "%s", what));

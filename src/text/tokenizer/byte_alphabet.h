@@ -1,6 +1,6 @@
-/* The 256 printable characters that represent bytes in byte-level vocabularies (GPT-2's table):
- * printable Latin-1 characters represent themselves, and U+0100 and the characters after it
- * represent the other 68 bytes. */
+/* The 256 printable characters that represent bytes in byte-level vocabularies (GPT-2's table): the
+ * bytes of the 188 printable characters of Latin-1 are represented by these characters, the other
+ * 68 bytes by U+0100 to U+0143. */
 #ifndef SHOAL_TEXT_TOKENIZER_BYTE_ALPHABET_H
 #define SHOAL_TEXT_TOKENIZER_BYTE_ALPHABET_H
 
@@ -16,8 +16,8 @@ struct byte_alphabet {
 /* Local. Fills the table. */
 void byte_alphabet_init(struct byte_alphabet *a);
 
-/* Local. Turns n bytes of well-formed UTF-8 into the bytes that they stand for (at most n, into
- * out). False when a character is outside the alphabet; *n_out is then unset. */
+/* Local. Turns n bytes of well-formed UTF-8 into the bytes that their characters represent (at most
+ * n), in `out`. False when a character is outside the alphabet; *n_out is then unset. */
 bool byte_alphabet_decode(const struct byte_alphabet *a, const char *text, size_t n, char *out,
                           size_t *n_out);
 

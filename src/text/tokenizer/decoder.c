@@ -189,7 +189,7 @@ static int decoder_hex_digit(char c)
 static int fallback_byte(const char *token, size_t n)
 {
     if (n != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>') return -1;
-    /* the reference library accepts a '+' too */
+    /* Hugging Face's library accepts a '+' too */
     const int high = token[3] == '+' ? 0 : decoder_hex_digit(token[3]);
     const int low = decoder_hex_digit(token[4]);
     return high < 0 || low < 0 ? -1 : high * 16 + low;
@@ -206,7 +206,7 @@ static struct status decoder_run_step(struct decoder_step *s, const char *in, si
     return strbuf_status(out);
 }
 
-/* Appends `text` with each `from` in it replaced. */
+/* Appends `text`, in which each `from` is replaced by `to`. */
 static void replace_text(const char *text, size_t n, const char *from, const char *to,
                          struct strbuf *out)
 {
@@ -221,7 +221,8 @@ static void replace_text(const char *text, size_t n, const char *from, const cha
     }
 }
 
-/* Appends a token of WordPiece, as the reference cleans it up: token by token. */
+/* Appends the text of a WordPiece token. As in Hugging Face's library, each token is cleaned up by
+ * itself. */
 static struct status put_wordpiece(const struct decoder *d, const char *token, size_t n,
                                    struct strbuf *out)
 {
@@ -254,7 +255,7 @@ struct status decoder_token(struct decoder *d, const char *token, size_t n, stru
 {
     static const struct replacer NONE;
     struct replacer blank = NONE;
-    if (d->kind == DECODER_METASPACE) { /* `blank` borrows from the tokenizer: nothing to free */
+    if (d->kind == DECODER_METASPACE) { /* `blank` borrows its strings: nothing to free */
         char space[] = " ";
         blank = (struct replacer){
             .find = d->blank, .n_find = d->n_blank, .content = space, .n_content = 1};

@@ -14,8 +14,10 @@
 
 enum decoder_kind {
     DECODER_BYTE_LEVEL, /* printable characters stand for bytes */
-    DECODER_METASPACE,  /* one character represents the blank; the first token loses its blank */
-    DECODER_CHAIN,      /* Replace and Strip on tokens, ByteFallback, Fuse, Strip on the text */
+    DECODER_METASPACE,  /* one character represents the blank; the first token loses its blanks,
+                           unless keeps_first */
+    DECODER_CHAIN,      /* Replace and Strip on tokens, ByteFallback, Fuse, Strip on the text; or
+                           WordPiece */
 };
 
 /* Removes up to n_max copies of one character from the front. */
@@ -36,17 +38,18 @@ struct decoder {
     enum decoder_kind kind;
     struct decoder_step steps[DECODER_STEPS_MAX]; /* applied to each token by itself */
     size_t n_steps;
-    bool byte_fallback; /* a token like <0xE9> is a byte; a run of such tokens becomes UTF-8
-                           text, or one U+FFFD for each byte */
+    bool byte_fallback; /* a token like <0xE9> is a byte; a run of such tokens becomes text if it is
+                           well-formed UTF-8, else one U+FFFD for each byte */
     bool fused;
     struct decoder_strip front; /* applied to the whole text */
-    char joint[16];             /* CHAIN of WordPiece: the prefix of tokens that continue a word,
-                                   [n_joint]; other tokens, except the first, get a blank */
+    char joint[16]; /* WordPiece: the prefix of tokens that continue a word, [n_joint]; other
+                       tokens, except the first, get a blank before them */
     size_t n_joint;
-    bool cleans;   /* WordPiece: no blanks before punctuation */
+    bool cleans;   /* WordPiece: removes blanks before punctuation and contractions */
     char blank[4]; /* METASPACE: the character, [n_blank] */
     size_t n_blank;
-    bool keeps_first; /* METASPACE: the encoder adds no blank before the first token */
+    bool keeps_first; /* METASPACE: the first token keeps its blanks, because the encoder has added
+                         none */
 };
 
 /* Local. Reads the JSON node; `what` names the file. Errors: STATUS_INPUT names the rule that is
@@ -59,8 +62,8 @@ void decoder_fini(struct decoder *d);
 struct status decoder_token(struct decoder *d, const char *token, size_t n, struct strbuf *out,
                             int *byte);
 
-/* Local. Returns how many of the n bytes the strip removes from the front. *taken: the characters
- * that it has removed before; grows by those removed now. */
+/* Local. Returns how many of the n bytes the strip removes from the front. *taken: how many
+ * characters the strip has removed from this text so far; grows by those removed now. */
 size_t decoder_strip_front(const struct decoder_strip *s, const char *text, size_t n,
                            size_t *taken);
 

@@ -47,7 +47,7 @@ static void detokenizer_put(struct detokenizer *d, const struct tokenizer *t, co
     strbuf_add(out, text + from, n - from);
 }
 
-/* Ends a run of byte-fallback tokens. */
+/* Appends the run of byte-fallback tokens, as text or as U+FFFD, and empties it. */
 static void put_run(struct detokenizer *d, const struct tokenizer *t, struct strbuf *out)
 {
     const struct strbuf *run = &d->run;

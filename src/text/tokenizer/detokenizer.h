@@ -1,6 +1,7 @@
 /* Turns token ids into text, piece by piece, in whole UTF-8 sequences. The pieces joined are the
  * text that Hugging Face's tokenizers library decodes from the same ids, with or without special
- * tokens. Called by serve/request, on the lead, for every running request. */
+ * tokens. Called on the lead, by serve/request for answers and echoed prompts and by serve/http for
+ * ids to decode. */
 #ifndef SHOAL_TEXT_TOKENIZER_DETOKENIZER_H
 #define SHOAL_TEXT_TOKENIZER_DETOKENIZER_H
 
@@ -12,15 +13,15 @@
  * frees it. */
 struct detokenizer {
     bool skip_special;
-    bool begun;           /* a token with text has been fed */
-    bool run_broken;      /* the run cannot become UTF-8, whatever follows */
+    bool begun;           /* a token of the vocabulary has been fed */
+    bool run_broken;      /* the bytes in `run` cannot become UTF-8, whatever follows */
     unsigned char n_held; /* byte level: 0..3 bytes that may still become a UTF-8 sequence */
     char held[4];         /* [n_held]; each ill-formed maximal part becomes one U+FFFD */
-    size_t n_stripped;    /* characters stripped from the front; the decoder's maximum once other
+    size_t n_stripped;    /* characters that decoder.front has stripped so far; its n_max once other
                              text has come */
-    struct strbuf run;    /* owned: bytes of a run of byte-fallback tokens, which become text, or
-                             one U+FFFD for each */
-    size_t n_run_valid;   /* how many of the run's first bytes are whole sequences */
+    struct strbuf run;  /* owned: the bytes of the current run of byte-fallback tokens; they become
+                           text, or one U+FFFD for each */
+    size_t n_run_valid; /* how many of the run's first bytes are whole sequences */
 };
 
 /* Local. Makes a fresh state; skip_special leaves special tokens out of the text. */
@@ -38,8 +39,8 @@ struct status detokenizer_feed(struct detokenizer *d, const struct tokenizer *t,
  * result that is not empty begins with all results before it. */
 const char *detokenizer_pending(const struct detokenizer *d, const struct tokenizer *t, size_t *n);
 
-/* Local. Ends the text: appends the held bytes, as text or as U+FFFD, and makes the state fresh
- * again. Errors: STATUS_MEMORY. */
+/* Local. Ends the text: appends the bytes of `held` and `run`, as text or as U+FFFD, and makes the
+ * state fresh again; skip_special stays. Errors: STATUS_MEMORY. */
 struct status detokenizer_flush(struct detokenizer *d, const struct tokenizer *t,
                                 struct strbuf *out);
 

@@ -45,8 +45,9 @@ static bool any_user(const struct work *w, size_t start, size_t end)
 
 /* Returns the end of a piece that starts at `from` and can be normalized by itself. An ASCII
  * character composes with nothing before it, so a piece may end before any ASCII character. Without
- * users' marks, pieces are long. With them, a piece is a run of ASCII, or one ASCII character (or
- * none) with the other characters after it, which may compose with it. */
+ * users' marks, pieces are long. With them, a piece is either a run of ASCII characters, without
+ * its last one if a character beyond ASCII follows; or at most one ASCII character and all
+ * characters beyond ASCII after it, which may compose with it. */
 static size_t form_piece(const struct normal_text *in, size_t from)
 {
     size_t to = from;
@@ -183,9 +184,9 @@ static bool put_precompiled(struct work *w, const struct precompiled *p, size_t 
     return true;
 }
 
-/* If a short grapheme cluster, or a beginning of it, has a replacement, replaces the whole cluster:
- * as in the published code, the rest of the cluster is lost. Otherwise looks up each of its
- * characters on its own. */
+/* If a grapheme cluster of at most PRECOMPILED_KEY_MAX bytes, or a beginning of it, has a
+ * replacement, replaces the whole cluster: as in Hugging Face's library, the rest of the cluster is
+ * lost. Otherwise looks up each character of the cluster by itself. */
 static void run_precompiled(struct work *w, const struct precompiled *p)
 {
     for (size_t at = 0, end; at < w->in->n; at = end) {

@@ -21,7 +21,7 @@ enum normalizer_kind {
     NORMALIZER_STRIP_ACCENTS,
     NORMALIZER_REPLACE,
     NORMALIZER_PREPEND,
-    NORMALIZER_BERT_CLEAN,      /* drops control characters; blanks become U+0020 */
+    NORMALIZER_BERT_CLEAN,      /* drops control characters; whitespace becomes U+0020 */
     NORMALIZER_BERT_ACCENTS,    /* drops accents, after NFD */
     NORMALIZER_BERT_IDEOGRAPHS, /* puts blanks around ideographs */
     NORMALIZER_PRECOMPILED,
@@ -43,12 +43,13 @@ struct normalizer {
     struct strbuf bytes[2], marks[2]; /* owned scratch: steps write them in turn */
 };
 
-/* A text between two steps. */
+/* A text before the first step, between two steps or after the last. */
 struct normal_text {
     const char *bytes;         /* borrowed: the caller's, then the normalizer's scratch */
     const unsigned char *user; /* [n]: 1 where the byte comes from a user; NULL: not tracked */
     size_t n;
-    bool at_start; /* the text begins with the normalized first character of the whole text */
+    bool at_start; /* the whole text begins with this text, and no step has removed its first
+                      character */
 };
 
 /* Local. Reads the JSON node (NULL or null: no steps); `what` names the file in errors. Errors:

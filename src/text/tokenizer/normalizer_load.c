@@ -61,8 +61,7 @@ static struct status load_precompiled(struct normalizer *z, const struct js_node
     return normalizer_load_step_add(z, step);
 }
 
-/* Adds the steps of BERT's normalizer, which has four switches; strip_accents stands for two
- * steps. */
+/* Adds the steps that the four switches of BERT's normalizer select. strip_accents selects two. */
 static struct status load_bert_steps(struct normalizer *z, const struct js_node *node)
 {
     static const char *const KNOWN[] = {"type",          "clean_text", "handle_chinese_chars",
@@ -72,7 +71,7 @@ static struct status load_bert_steps(struct normalizer *z, const struct js_node 
     TRY(json_bool_field(node, "clean_text", WHERE, true, &cleans));
     TRY(json_bool_field(node, "handle_chinese_chars", WHERE, true, &isolates));
     TRY(json_bool_field(node, "lowercase", WHERE, true, &lowers));
-    strips = lowers; /* unless the field says otherwise */
+    strips = lowers; /* the default when strip_accents is missing or null */
     if (js_type(js_get(node, "strip_accents")) != JS_NULL)
         TRY(json_bool_field(node, "strip_accents", WHERE, lowers, &strips));
     const struct {
@@ -88,7 +87,7 @@ static struct status load_bert_steps(struct normalizer *z, const struct js_node 
     return status_ok();
 }
 
-/* The steps that have no fields. */
+/* The normalizers that have no field but "type". */
 static const struct {
     const char *type;
     struct normalizer_step step;
