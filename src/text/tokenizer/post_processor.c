@@ -1,4 +1,5 @@
-/* Reads tokenizer.json's "post_processor": the ids to put before and after a text. */
+/* Reads tokenizer.json's "post_processor": the ids to put before and after a text, and around two
+ * joined texts. */
 #include "text/tokenizer/tokenizer_private.h"
 
 #include "base/mem.h"
@@ -45,7 +46,7 @@ static struct status special_ids(const struct tokenizer *t, const struct js_node
     return status_ok();
 }
 
-/* Puts `prefix` before the prefix so far, and `suffix` after the suffix so far. */
+/* Puts `prefix` before t->prefix, and `suffix` after t->suffix. */
 static struct status wrap(struct tokenizer *t, const struct token_list *prefix,
                           const struct token_list *suffix)
 {
@@ -88,9 +89,9 @@ static struct status read_single(struct tokenizer *t, const struct js_node *node
     return status_ok();
 }
 
-/* Reads into t->joint how a template joins two texts. The joint is known if the template has
- * sequence A and then B, once each, and type 1 either nowhere or for B and all pieces after it; and
- * if no earlier post-processor has put tokens around two texts. */
+/* Reads into t->joint how a template joins two texts. The joint is supported (is_known) if the
+ * template has sequence A and then B, once each; if either no piece has type 1, or B and all pieces
+ * after it have and no others; and if no earlier post-processor puts tokens around two texts. */
 static struct status read_joint(struct tokenizer *t, const struct js_node *node)
 {
     const struct js_node *pair = js_get(node, "pair");
@@ -144,8 +145,8 @@ static struct status post_processor_push_pair(const struct tokenizer *t, const s
     return post_processor_push(out, (int32_t)id);
 }
 
-/* BERT puts one token between two texts, and gives the second one type 1; RoBERTa puts two, and all
- * have type 0. */
+/* BERT puts one token between two texts; the second text and the token after it have type 1.
+ * RoBERTa puts two tokens between the texts, and all ids have type 0. */
 static struct status join_bert(struct tokenizer *t, const struct token_list *prefix,
                                const struct token_list *suffix, bool is_roberta)
 {

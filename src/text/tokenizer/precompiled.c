@@ -1,6 +1,7 @@
-/* The file is SentencePiece's: a length, a trie in the units of the Darts-clone library, and texts.
- * A unit has a label, a flag that its node ends a key, and an offset to its children: child c of
- * the node at i is the unit at i ^ offset ^ c. A key's value is the child 0 of its node. */
+/* The table is SentencePiece's: the trie's length in bytes, the trie in the units of the
+ * Darts-clone library, and the texts that replace. A unit has a label, a flag that its node ends a
+ * key, and an offset to its children: child c of the node at i is the unit at i ^ offset ^ c. The
+ * value of a key, an offset into the texts, is child 0 of the key's node. */
 #include "text/tokenizer/precompiled.h"
 
 #include "base/base64.h"
@@ -88,7 +89,7 @@ const char *precompiled_find(const struct precompiled *p, const char *key, size_
         if (!unit_at(p, at, &unit)) return NULL;
         const size_t text = unit & 0x7FFFFFFF;
         if (text >= p->n_texts || (p->texts[text] & 0xC0) == 0x80)
-            return NULL; /* inside a character */
+            return NULL; /* outside the texts, or inside a character */
         *n_out = strnlen(p->texts + text, p->n_texts - text);
         return p->texts + text;
     }

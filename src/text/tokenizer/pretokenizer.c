@@ -1,4 +1,5 @@
-/* Runs the steps: each turns a list of spans into a finer list. */
+/* Runs the steps. Each splits the spans of the step before, or copies them into a rewritten
+ * text. */
 #include "text/tokenizer/pretokenizer.h"
 
 #include "base/mem.h"
@@ -50,7 +51,7 @@ static bool joins(const struct splitting *s, bool delimiter)
     }
 }
 
-/* Takes the next part of the text: a delimiter, or the text between two of them. */
+/* Takes the next part of the text: a delimiter, or the text before, between or after delimiters. */
 static struct status take_part(struct splitting *s, size_t start, size_t end, bool delimiter)
 {
     if (s->behavior == SPLIT_REMOVED && delimiter) return status_ok();
@@ -85,7 +86,8 @@ static struct status split_span(struct pretoken_step *step, const char *text, st
     return close_piece(&s);
 }
 
-/* Cuts a span as BERT does: words between blanks, and each punctuation character by itself. */
+/* Cuts a span as BERT does, at whitespace, which is left out, and around each punctuation
+ * character. */
 static struct status split_bert(const char *text, struct span in, struct span_list *out)
 {
     size_t from = in.start, step;
@@ -100,7 +102,7 @@ static struct status split_bert(const char *text, struct span in, struct span_li
     return span_add(out, from, in.start + in.n);
 }
 
-/* Copies a span with its blanks replaced. */
+/* Appends n bytes of text, in which Metaspace's character replaces each blank. */
 static void replace_blanks(const char *text, size_t n, const struct json_metaspace *m,
                            struct strbuf *to)
 {
@@ -113,7 +115,7 @@ static void replace_blanks(const char *text, size_t n, const struct json_metaspa
     }
 }
 
-/* True when the step puts a blank before this span of n bytes. */
+/* True when the step puts a blank, or Metaspace's character, before this span of n bytes. */
 static bool prepends(const struct pretoken_step *step, const char *text, size_t n, bool first)
 {
     if (text[0] == ' ') return false;

@@ -24,9 +24,9 @@ enum split_behavior {
 enum pretoken_kind {
     PRETOKEN_SPLIT,
     PRETOKEN_BLANK,     /* puts a blank before pieces that do not begin with one */
-    PRETOKEN_BERT,      /* cuts at blanks, which it removes, and around punctuation */
-    PRETOKEN_METASPACE, /* replaces each blank by one character, and puts that character before
-                           pieces */
+    PRETOKEN_BERT,      /* cuts at whitespace, which it removes, and around punctuation */
+    PRETOKEN_METASPACE, /* replaces each blank by one character; metaspace.prepend: puts that
+                           character before pieces */
 };
 
 struct pretoken_step {
@@ -51,12 +51,12 @@ enum { PRETOKEN_STEPS_MAX = 16 };
 struct pretokenizer {
     struct pretoken_step steps[PRETOKEN_STEPS_MAX];
     size_t n_steps;
-    bool byte_level;         /* pieces are bytes; otherwise text */
-    bool normalized;         /* the text went through a normalizer */
-    bool rewrites;           /* a step changes the text; at most one may */
+    bool byte_level; /* the model works on the bytes of pieces; otherwise on their characters */
+    bool normalized; /* texts go through a normalizer first */
+    bool rewrites;   /* a step changes the text; at most one may */
     struct span_list spans;  /* owned scratch: the pieces, after pretokenizer_cut */
     struct span_list before; /* owned scratch */
-    struct strbuf text;      /* owned scratch: the text with blanks added or replaced */
+    struct strbuf text;      /* owned scratch: the text as the rewriting step has changed it */
 };
 
 /* Local. Reads the JSON node (NULL or null: the text is one piece). `normalized`: texts go through

@@ -12,8 +12,9 @@ enum { SEQUENCE_DEPTH_MAX = 8 };
 static const char GPT2_PATTERN[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* The step "Digits" uses Rust's char::is_numeric, whose Unicode is one version newer than that of
- * the reference's pattern library. */
+/* In Hugging Face's library, "Digits" uses Rust's char::is_numeric, whose Unicode is one version
+ * newer than that of \p{N} in patterns. The two ranges are the numbers that the newer version
+ * adds. */
 static const char DIGITS_PATTERN[] = "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]";
 
 static struct status pretokenizer_load_step_add(struct pretokenizer *p, struct pretoken_step step,

@@ -1,5 +1,5 @@
-/* tokenizer.json's "Replace": matches of a pattern are replaced by a fixed text. Finds the matches;
- * the caller copies the text. Shared by the normalizer and the decoder. */
+/* tokenizer.json's "Replace": a fixed text replaces each match of a pattern. Finds the matches; the
+ * caller copies the text. Shared by the normalizer and the decoder. */
 #ifndef SHOAL_TEXT_TOKENIZER_REPLACER_H
 #define SHOAL_TEXT_TOKENIZER_REPLACER_H
 
@@ -18,7 +18,7 @@ struct replacer {
     size_t n_content;
 };
 
-enum { REPLACER_BYTES_MAX = 1024 }; /* the longest `find` and `content` */
+enum { REPLACER_BYTES_MAX = 1024 }; /* bounds n_find and n_content */
 
 /* Local. Reads {"type":"Replace","pattern":{"String"|"Regex"},"content"}; `where` names the node in
  * errors. Errors: STATUS_INPUT, STATUS_MEMORY; *r then owns nothing. */

@@ -9,9 +9,10 @@
 
 struct stop_string {
     char *bytes;       /* owned */
-    uint32_t *borders; /* owned, [n]: length of the longest proper border of bytes[0..i] */
+    uint32_t *borders; /* owned, [n]: borders[i] is the length of the longest border of bytes[0..i]:
+                          a shorter prefix that is also a suffix */
     size_t n;
-    size_t matched; /* how many of the string's first bytes the text ends with */
+    size_t matched; /* length of the longest prefix of the string with which the text ends */
     size_t peeked;  /* the same for the text followed by the peeked bytes */
 };
 
@@ -93,8 +94,8 @@ void stop_destroy(struct stop_matcher **m)
     mem_free(m);
 }
 
-/* Returns how many first bytes of s the text ends with after one more byte. matched, below s->n:
- * that number before the byte. */
+/* Returns the length of the longest prefix of s with which the text ends after one more byte.
+ * `matched`, below s->n, is that length before the byte. */
 static size_t match_next(const struct stop_string *s, size_t matched, char byte)
 {
     assert(matched < s->n);

@@ -23,8 +23,8 @@ struct status stop_copy(const struct stop_matcher *m, struct stop_matcher **out)
 /* Local. Takes n more bytes of text. Appends to `out` the text that can no longer belong to a stop
  * string. At a match *stopped is true, and `out` has the text before it; later calls append
  * nothing. Of several matches the one that ends first counts; of those that end together, the
- * longest. If the input comes in whole UTF-8 sequences, so does the output. Takes time n times the
- * number of strings. Errors: STATUS_MEMORY. */
+ * longest. If the stop strings and the input consist of whole UTF-8 sequences, so does the output.
+ * Takes time n times the number of strings. Errors: STATUS_MEMORY. */
 struct status stop_feed(struct stop_matcher *m, const char *text, size_t n, struct strbuf *out,
                         bool *stopped);
 

@@ -61,8 +61,8 @@ static struct status next_token_rank(struct rank_walk *w, uint64_t *rank, bool *
     return strbuf_status(&w->bytes);
 }
 
-/* Writes the vocabulary, an object {token: rank}, and sets *n_ranks. Refuses ranks whose maximum is
- * not *n_ranks - 1; the loader refuses repeated ranks. */
+/* Appends the members "token":rank of the vocabulary's object, and sets *n_ranks to their number.
+ * Refuses ranks whose maximum is not *n_ranks - 1; the loader refuses repeated ranks. */
 static struct status tiktoken_put_ranks(struct rank_walk *w, struct strbuf *key, struct strbuf *out,
                                         uint64_t *n_ranks)
 {
@@ -110,7 +110,7 @@ static void put_special(const struct js_node *named, uint64_t id, bool first, st
                   special ? "true" : "false");
 }
 
-/* Returns an error for the tokenizer class of a family whose pre-tokenizer is unknown. */
+/* Refuses a tokenizer_class other than Kimi-K2's, because its pre-tokenizer is unknown. */
 static struct status check_class(const struct js_node *config)
 {
     const char *name = js_string(js_get(config, "tokenizer_class"), NULL);

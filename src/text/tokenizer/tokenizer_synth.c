@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The pre-tokenizers that GGUF's "pre" names, defined as in the families' tokenizer.json files. */
+/* A pre-tokenizer that GGUF's "pre" names, and further fields that the tokenizer.json of its models
+ * has. */
 struct family {
     const char *pre;
     const char *normalizer;
@@ -19,8 +20,8 @@ struct family {
     bool add_bos; /* used when the file has no add_bos_token */
 };
 
-/* Normalizers of SentencePiece's BPE: both replace blanks by U+2581; BLANK_BEFORE also puts one
- * before the text. */
+/* Normalizers of SentencePiece's BPE: both replace each blank by U+2581; BLANK_BEFORE also puts a
+ * U+2581 before the text. */
 #define BLANKS_OUT                                                                                 \
     "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}"
 #define BLANK_BEFORE                                                                               \
@@ -50,8 +51,9 @@ static const struct family SPM_BARE = {"", BLANKS_OUT, "null", false, true};
     "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern                                        \
     "\"},\"behavior\":\"Isolated\",\"invert\":false}"
 
-/* Parts of patterns (o200k, Kimi-K2): the letters that may begin a word, the letters that may
- * follow, an optional character before a word, and English endings. */
+/* Parts of the patterns of o200k, Tekken and Kimi-K2: the letters that may begin a word, the
+ * letters that may follow them, an optional character before a word, English endings, words, and
+ * whitespace. */
 #define UPPER        "\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}"
 #define LOWER        "\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}"
 #define BEFORE_WORD  "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?"
@@ -244,7 +246,7 @@ static int compare_merges(const void *a, const void *b)
     return (x->token > y->token) - (x->token < y->token);
 }
 
-/* Appends all splits of token i into two ordinary tokens to `merges`; returns their number. */
+/* Writes all splits of token i into two ordinary tokens to `merges`; returns their number. */
 static size_t split_token(const struct gguf_vocab *v, const struct str_map *ordinary, size_t i,
                           struct spm_merge *merges)
 {
@@ -265,7 +267,8 @@ static size_t split_token(const struct gguf_vocab *v, const struct str_map *ordi
     return n;
 }
 
-/* Fills `ordinary`, and allocates *merges for every split: at most one for each byte. */
+/* Fills `ordinary` with the tokens of type NORMAL, and allocates *merges for all splits of them, at
+ * most one for each byte. */
 static struct status alloc_splits(const struct gguf_vocab *v, struct str_map *ordinary,
                                   struct spm_merge **merges)
 {

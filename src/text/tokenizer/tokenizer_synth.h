@@ -26,19 +26,20 @@ enum gguf_token_type {
 
 /* The values of the metadata keys tokenizer.ggml.*; everything is borrowed. */
 struct gguf_vocab {
-    const char *model; /* "model": "gpt2", byte-level BPE, or "llama", SentencePiece's BPE */
+    const char *model; /* "model": "gpt2" (byte-level BPE) or "llama" (SentencePiece's BPE) */
     const char *pre;   /* "pre", for gpt2: "gpt-2", "smollm", "llama-bpe", "qwen2", ... */
     const struct gguf_text *tokens; /* [n_tokens], "tokens": the index is the id */
     const int32_t *token_types;     /* [n_tokens], "token_type"; NULL: all normal */
     size_t n_tokens;
     const struct gguf_text *merges; /* [n_merges], "merges": "left right", best first */
     size_t n_merges;
-    const float *scores; /* [n_tokens], "scores", for llama: higher ones merge first */
+    const float *scores; /* [n_tokens], "scores", for llama: higher scores merge first */
     int64_t bos_id;      /* "bos_token_id", -1 when the file has none */
     int64_t eos_id;      /* "eos_token_id", -1 when the file has none */
-    int add_bos;         /* "add_bos_token": 0 or 1; -1 when absent: the default of `pre` */
-    int add_eos;         /* "add_eos_token": 0 or 1; -1 when absent: no */
-    int add_blank;       /* "add_space_prefix", for llama: 0 or 1; -1 when absent: yes */
+    int add_bos;   /* "add_bos_token": 0 or 1; -1 when absent: the default of `pre` (of llama: yes),
+                      but no if bos_id is -1 */
+    int add_eos;   /* "add_eos_token": 0 or 1; -1 when absent: no */
+    int add_blank; /* "add_space_prefix", for llama: 0 or 1; -1 when absent: yes */
 };
 
 /* Local. Appends the JSON text to `out` (initialised and owned by the caller). Control and unknown

@@ -1,5 +1,5 @@
-/* Viterbi over a trie in a hash table. Sums and ties follow the reference library: scores are added
- * left to right in double precision, and of equal paths the first one found stays. */
+/* Viterbi over a trie in a hash table. As in Hugging Face's library, scores are added left to right
+ * in double precision, and of paths with equal scores the one found first stays. */
 #include "text/tokenizer/unigram.h"
 
 #include "base/mem.h"

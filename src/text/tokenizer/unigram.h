@@ -1,6 +1,6 @@
 /* Unigram language model segmentation of one piece (Kudo 2018): the best path by Viterbi. Knows
  * ids, scores and the tokens' bytes; does not split text into pieces. Called by the tokenizer for
- * every piece of a tokenizer.json of the model type Unigram. */
+ * each piece of a text if tokenizer.json has the model type Unigram. */
 #ifndef SHOAL_TEXT_TOKENIZER_UNIGRAM_H
 #define SHOAL_TEXT_TOKENIZER_UNIGRAM_H
 
@@ -17,10 +17,10 @@ struct unigram_edge {
     uint32_t node; /* the node to which the byte leads */
 };
 
-/* The best path that ends at a byte. */
+/* The best path through the bytes before an offset of the piece. */
 struct unigram_end {
     double score;
-    int32_t from; /* where the path's last token starts; -1: no path ends at this byte yet */
+    int32_t from; /* where the path's last token starts; -1: no path ends at this offset yet */
     int32_t id;
 };
 
@@ -36,12 +36,12 @@ struct unigram {
     bool byte_fallback;
     int32_t byte_id[256]; /* the ids of <0x00> to <0xFF>, -1: none */
 
-    struct unigram_end *ends; /* owned scratch, [n_ends_max] */
+    struct unigram_end *ends; /* owned scratch, [n_ends_max] by offset */
     size_t n_ends_max;
 };
 
-/* Local. Makes an empty model with room for n_tokens of n_bytes together; ids are 0 to n_tokens -
- * 1. Errors: STATUS_MEMORY. */
+/* Local. Makes an empty model with room for n_tokens tokens of n_bytes in all; ids are 0 to
+ * n_tokens - 1. Errors: STATUS_MEMORY. */
 struct status unigram_init(struct unigram *u, size_t n_tokens, size_t n_bytes);
 void unigram_fini(struct unigram *u);
 
@@ -49,8 +49,9 @@ void unigram_fini(struct unigram *u);
 bool unigram_add(struct unigram *u, const char *bytes, size_t n, int32_t id, double score);
 
 /* Local. Appends the ids of one piece of well-formed UTF-8. Takes time proportional to its bytes
- * times the longest token. Errors: STATUS_REQUEST for a character that the vocabulary lacks when
- * there is no unk_id; STATUS_MEMORY. */
+ * times the longest token. Errors: STATUS_REQUEST when a path needs the unknown token, because no
+ * token is exactly the next character, and there is no unk_id, or when the piece is too long;
+ * STATUS_MEMORY. */
 struct status unigram_encode(struct unigram *u, const char *piece, size_t n,
                              struct token_list *out);
 

@@ -1,4 +1,4 @@
-/* Greedy, longest piece first, as the reference library does it. */
+/* Greedy: the longest piece first, as in Hugging Face's library. */
 #include "text/tokenizer/wordpiece.h"
 
 #include "base/utf8.h"
@@ -11,7 +11,8 @@ static bool has_more_chars(const char *word, size_t n, size_t most)
     return n_chars > most;
 }
 
-/* Finds the longest piece at word[at, n); *end = its end. Returns its id, -1 if there is none. */
+/* Finds the longest piece of the vocabulary at the beginning of word[at, n). Returns its id and
+ * sets *end to its end; -1 if there is none, or if w->key has failed. */
 static int32_t longest_piece(struct wordpiece *w, const char *word, size_t at, size_t n,
                              size_t *end)
 {

@@ -14,7 +14,7 @@ enum { WORDPIECE_PREFIX_MAX = 16 };
 
 struct wordpiece {
     struct str_map vocab;              /* key -> id of the model's vocabulary; keys are borrowed */
-    char prefix[WORDPIECE_PREFIX_MAX]; /* of pieces that continue a word, [n_prefix] */
+    char prefix[WORDPIECE_PREFIX_MAX]; /* [n_prefix]: begins the pieces that continue a word */
     size_t n_prefix;
     size_t n_chars_max; /* a word of more characters becomes unk_id */
     size_t n_key_max;   /* bytes of the longest key */
@@ -23,8 +23,8 @@ struct wordpiece {
 };
 
 /* Local. Appends the ids of the pieces of one word of well-formed UTF-8, or only unk_id if the word
- * is too long or at some place no piece of the vocabulary fits. Takes time proportional to the
- * word's bytes times the longest key. Errors: STATUS_MEMORY. */
+ * is too long, or if somewhere in it no piece of the vocabulary fits. Takes time proportional to
+ * the word's bytes times the longest key. Errors: STATUS_MEMORY. */
 struct status wordpiece_encode(struct wordpiece *w, const char *word, size_t n,
                                struct token_list *out);
 
