@@ -1,5 +1,6 @@
 /* Subset construction: a set of graph states becomes one state of the automaton. The sets hold only
- * graph states that can reach the end, so every set that is not empty leads to an accepted text. */
+ * graph states from which the accepting state can be reached, so every set that is not empty leads
+ * to an accepted text. */
 #include "text/grammar/automaton.h"
 
 #include "base/mem.h"
@@ -22,7 +23,7 @@ struct builder {
     uint32_t accept;
     struct nfa_edge *sorted; /* edges sorted by `from`; low and high are classes of bytes */
     size_t *edges_of; /* [n_states + 1]: the edges of s are sorted[edges_of[s], edges_of[s + 1]) */
-    bool *lives;      /* [n_states] whether the end can be reached from the state */
+    bool *lives;      /* [n_states] whether `accept` can be reached from the state */
     uint32_t *seen;   /* [n_states] the round in which the state was last reached */
     uint32_t *stack;  /* [n_states] */
     uint32_t round;
@@ -39,9 +40,9 @@ struct builder {
     struct dfa *d;
 };
 
-/* Sorts the edges into `out` by their first state (by_from) or their last one. starts [n_states +
- * 1]: where the edges of each state begin. Leaves out edges to states that do not live (lives NULL:
- * keeps all). */
+/* Sorts the edges into `out` by their state `from` (with by_from) or `to`. starts [n_states + 1]:
+ * where the edges of each state begin. Leaves out edges to states for which `lives` is false (lives
+ * NULL: keeps all). */
 static void sort_edges(const struct nfa *n, bool by_from, const bool *lives, size_t *starts,
                        struct nfa_edge *out)
 {
@@ -61,7 +62,7 @@ static void sort_edges(const struct nfa *n, bool by_from, const bool *lives, siz
     starts[n->n_states] = n_sorted;
 }
 
-/* Finds the states from which the end can be reached, going backwards from the end. */
+/* Sets `lives` of the states from which `accept` can be reached, going backwards from there. */
 static void find_living(struct builder *b)
 {
     size_t n_stack = 0;
@@ -86,8 +87,8 @@ static void automaton_push(struct builder *b, uint32_t s, size_t *n_stack)
     b->stack[(*n_stack)++] = s;
 }
 
-/* Adds to the set the states that can be reached from s by empty edges (s too), if they accept or
- * have edges with bytes. */
+/* Adds to the set the states that can be reached from s by empty edges (s too), if they are
+ * `accept` or have edges with bytes. */
 static void add_closure(struct builder *b, uint32_t s)
 {
     size_t n_stack = 0;
@@ -173,7 +174,8 @@ static struct status state_of_set(struct builder *b, uint16_t *out)
     return status_ok();
 }
 
-/* Puts bytes that all edges treat alike into one class. Classes ascend with their bytes. */
+/* Puts neighbouring bytes that all edges treat alike into one class. Classes ascend with their
+ * bytes. */
 static void make_classes(const struct nfa *n, struct dfa *d)
 {
     bool begins[257] = {true};
@@ -187,8 +189,8 @@ static void make_classes(const struct nfa *n, struct dfa *d)
     }
 }
 
-/* A pass over the byte classes, in ascending order, for the edges with bytes that leave one state's
- * set. */
+/* A pass over the byte classes, in ascending order, with the edges that take a byte and leave the
+ * graph states of one set. */
 struct sweep {
     size_t end[256]; /* begun[end[c - 1], end[c]) are the edges whose first class is c */
     bool ends[256];  /* whether c is the last class of an edge */
@@ -227,8 +229,8 @@ static void begin_sweep(struct builder *b, size_t state, struct sweep *w)
     nfa_spend(b->n, b->d->n_classes + n_set + n_edges);
 }
 
-/* Makes the set of states that follow by a byte of class c. b->active holds the edges for the class
- * before. */
+/* Makes the set of graph states that a byte of class c leads to. b->active holds the edges that
+ * take the class before c; afterwards, those that take c. */
 static void make_state_set(struct builder *b, struct sweep *w, size_t c)
 {
     size_t n = 0;
@@ -390,8 +392,8 @@ static struct status state_of_pair(struct pairs *p, uint16_t a, uint16_t b, uint
     return status_ok();
 }
 
-/* Adds the edges of a pair: one edge for each run of neighbouring bytes that lead to the same pair.
- */
+/* Adds the edges of a pair: an empty one to `end` if both automata accept, and one for each run of
+ * neighbouring bytes that lead to the same pair. */
 static struct status add_pair(struct pairs *p, uint32_t pair, uint32_t end)
 {
     const uint16_t a = (uint16_t)(pair / p->b->n_states), b = (uint16_t)(pair % p->b->n_states);

@@ -94,8 +94,8 @@ void nfa_sequences(struct nfa *n, uint32_t from, const struct nfa_run *run, uint
  * returns the state in which they end. */
 uint32_t nfa_chars(struct nfa *n, uint32_t from, const struct char_range *ranges, size_t n_ranges);
 
-/* Bits of a state's flags: the text may end in this state; another byte may follow. An accepting
- * state can be reached from every state except DFA_DEAD. */
+/* Bits of a state's flags. DFA_ACCEPTS: the text may end in this state. DFA_GOES_ON: another byte
+ * may follow. An accepting state can be reached from every state except DFA_DEAD. */
 enum { DFA_ACCEPTS = 1, DFA_GOES_ON = 2 };
 
 struct dfa {
@@ -113,7 +113,7 @@ struct status dfa_create(struct nfa *n, uint32_t start, uint32_t accept, struct 
 /* Local. As dfa_create, but when no text is accepted, sets *out to NULL and returns OK. */
 struct status dfa_create_any(struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out);
 
-/* Local. Accepts NULL. */
+/* Local. Accepts a NULL *dfa. */
 void dfa_destroy(struct dfa **dfa);
 
 /* Local. Returns the state after one more byte. */
@@ -131,7 +131,7 @@ uint16_t dfa_run(const struct dfa *d, uint16_t state, const char *bytes, size_t 
 struct status nfa_both(struct nfa *n, uint32_t from, const struct dfa *a, const struct dfa *b,
                        uint32_t *end);
 
-/* Local. Returns the number of bytes that d occupies. */
+/* Local. Returns the size of d in bytes, without spare room in its arrays. */
 size_t dfa_bytes(const struct dfa *d);
 
 #endif

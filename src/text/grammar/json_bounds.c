@@ -55,7 +55,8 @@ static bool are_zeros(const struct magnitude *m, int first, int end)
     return true;
 }
 
-/* True when the text may end before position p. */
+/* True when the number may end before position p. at_low, at_high: all digits so far agree with
+ * that bound. */
 static bool may_end(const struct digits *d, int p, bool at_low, bool at_high)
 {
     const bool is_low = at_low && are_zeros(d->low, p, DIGITS);
@@ -69,9 +70,10 @@ static void join(struct nfa *n, uint32_t from, int first, int last, uint32_t to)
     if (first <= last) nfa_bytes(n, from, (uint8_t)('0' + first), (uint8_t)('0' + last), to);
 }
 
-/* Adds the edges for the digit at position p. at[0]: the digits before it agree with the low bound;
- * at[1]: with the high one. next[l][h]: the state after the digit, 0: not made yet; l is 1 if the
- * digits then still agree with the low bound, h if with the high one. */
+/* Adds the edges for the digit at position p, which must be at least `least`. at[0]: the digits
+ * before it agree with the low bound; at[1]: with the high one. next[l][h]: the state after the
+ * digit, 0: not made yet; l is 1 if the digits then still agree with the low bound, h is 1 if with
+ * the high one. */
 static void add_digit(struct digits *d, uint32_t from, int p, const bool at[2], int least,
                       uint32_t next[2][2])
 {
@@ -89,8 +91,8 @@ static void add_digit(struct digits *d, uint32_t from, int p, const bool at[2], 
     }
 }
 
-/* Returns the state after the decimal point when the digits so far lie strictly between the bounds
- * and n_left digits may follow. */
+/* Returns the state after a digit behind the decimal point when neither bound agrees with the
+ * digits so far, so that up to n_left digits may follow, whatever they are. */
 static uint32_t state_of_rest(struct digits *d, int n_left)
 {
     if (d->rest[n_left] != 0) return d->rest[n_left];

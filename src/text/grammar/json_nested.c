@@ -103,7 +103,8 @@ static struct status add_property(struct json_walk *w, const struct json_parts *
     return nfa_status(n);
 }
 
-/* Adds the members in the order of the parts, and of their properties. */
+/* Adds objects whose members are the properties of the parts, in the order of the parts and of
+ * their "properties". */
 static struct status add_members(struct json_walk *w, uint32_t from, const struct json_parts *all,
                                  const char *const *required, size_t n_required, uint32_t *end)
 {
@@ -128,8 +129,8 @@ static struct status add_members(struct json_walk *w, uint32_t from, const struc
     return nfa_status(n);
 }
 
-/* Adds objects with any member names. All schemas of `more` [n_more] must accept each value; more
- * NULL: only the empty object. */
+/* Adds objects with any member names. Each value must be accepted by all schemas of `more`
+ * [n_more]. more NULL: adds only the empty object. */
 static struct status add_map(struct json_walk *w, uint32_t from, const struct js_node *const *more,
                              size_t n_more, uint32_t *end)
 {

@@ -33,7 +33,7 @@ enum json_prepend { JSON_PREPEND_ALWAYS, JSON_PREPEND_FIRST, JSON_PREPEND_NEVER 
 
 /* The fields of a Metaspace, which is a pre-tokenizer and also a decoder. */
 struct json_metaspace {
-    char blank[4]; /* [n_blank] the character that replaces a blank */
+    char blank[4]; /* [n_blank]: the character that represents a blank */
     size_t n_blank;
     enum json_prepend prepend; /* before which pieces the character is put */
     bool split;

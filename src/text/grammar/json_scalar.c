@@ -9,7 +9,7 @@
 
 enum { PATTERNS_MAX = 2 * JSON_PARTS_MAX };
 
-/* The conditions on a string: its patterns and its number of characters. */
+/* The conditions on a string: patterns that it must match, and its number of characters. */
 struct string_rules {
     struct {
         const char *text;
@@ -96,8 +96,8 @@ static struct status compile_rule(struct grammar_work *work, const struct string
     return st;
 }
 
-/* Replaces *both by an automaton of the strings that it accepts and that also fulfil the i-th rule;
- * NULL: no string does. */
+/* Replaces *both by an automaton of those strings of *both that also fulfil the i-th rule; NULL:
+ * there are none. */
 static struct status json_scalar_narrow(struct grammar_work *work, const struct string_rules *r,
                                         size_t i, struct dfa **both)
 {
@@ -116,7 +116,7 @@ static struct status json_scalar_narrow(struct grammar_work *work, const struct 
     return st;
 }
 
-/* Adds paths for the strings that fulfil all n_rules rules, at least two. */
+/* Adds paths for the strings that fulfil all n_rules rules; n_rules is at least 2. */
 static struct status add_rules(struct nfa *n, uint32_t from, const struct string_rules *r,
                                size_t n_rules, uint32_t *end)
 {
@@ -150,8 +150,8 @@ struct status json_add_string(struct nfa *n, uint32_t from, const struct json_pa
     return nfa_status(n);
 }
 
-/* Tightens *bound, a lower bound (sign 1) or an upper bound (sign -1), to the tightest value that
- * the parts give for the keyword. */
+/* Tightens *bound, a lower bound (sign 1) or an upper bound (sign -1), if a part gives a tighter
+ * value for the keyword. is_out: the keyword's value itself is excluded. */
 static struct status read_limit(const struct json_parts *all, const char *key, bool is_out,
                                 int sign, double *bound, bool *bound_is_out)
 {

@@ -11,9 +11,9 @@
 #include <string.h>
 
 enum {
-    DEPTH_MAX = 64,   /* the most nested places */
-    OPEN_MAX = 1024,  /* the most parts of all nested places together */
-    WAYS_MAX = 50000, /* the most places and choices of a whole walk */
+    DEPTH_MAX = 64,   /* the most JSON values nested in each other */
+    OPEN_MAX = 1024,  /* the most parts of all nested values together */
+    WAYS_MAX = 50000, /* the most combinations of parts of a whole walk */
     SORT_STEPS = 16,  /* steps to find a value in a sorted list, or for work without a loop */
 };
 
@@ -23,7 +23,7 @@ struct json_walk {
     const struct js_node *open[OPEN_MAX]; /* [n_open] the parts that are being walked */
     size_t n_open;
     int depth;
-    long *n_ways; /* places and choices so far, of the whole walk */
+    long *n_ways; /* combinations of parts so far, of the whole walk */
 };
 
 struct nfa *json_walk_nfa(struct json_walk *w)
@@ -159,7 +159,7 @@ static struct status check_keywords(const struct json_parts *all, int types)
     return status_ok();
 }
 
-/* True when any part has a keyword that belongs to a type. */
+/* True when any part has a keyword that belongs to a type, or is unknown. */
 static bool has_keywords(const struct json_parts *all)
 {
     for (size_t i = 0; i < all->n; i++) {
@@ -196,7 +196,7 @@ static struct status add_type(struct json_walk *w, uint32_t from, const struct j
     return nfa_status(w->n);
 }
 
-/* Adds the texts that all keywords accept, except enum and const. */
+/* Adds the texts that all keywords except enum and const accept. */
 static struct status add_types(struct json_walk *w, uint32_t from, const struct json_parts *all,
                                uint32_t *end)
 {
@@ -309,7 +309,7 @@ static struct status add_value(struct nfa *n, uint32_t from, const struct value_
     return nfa_status(n);
 }
 
-/* Sets *rest to an automaton of the texts that all keywords accept, except enum and const; NULL: no
+/* Sets *rest to an automaton of the texts that all keywords except enum and const accept; NULL: no
  * text. */
 static struct status compile_rest(const struct json_walk *w, const struct json_parts *all,
                                   struct dfa **rest)
@@ -326,7 +326,8 @@ static struct status compile_rest(const struct json_walk *w, const struct json_p
     return st;
 }
 
-/* Reads enum and const of all parts. *first becomes the first one; the others go to the filter. */
+/* Reads the enum and const lists of all parts. *first becomes the first of them; the others go to
+ * the filter. */
 static struct status read_lists(struct json_walk *w, const struct json_parts *all,
                                 struct value_filter *f, const struct js_node **first,
                                 bool *first_is_one)
@@ -348,7 +349,7 @@ static struct status read_lists(struct json_walk *w, const struct json_parts *al
     return status_ok();
 }
 
-/* Adds the values that are in all lists and that all other keywords accept. */
+/* Adds the values that are in all enum and const lists and that all other keywords accept. */
 static struct status json_schema_add_values(struct json_walk *w, uint32_t from,
                                             const struct json_parts *all, uint32_t *end)
 {
@@ -400,8 +401,8 @@ static struct status open_schema_part(struct json_walk *w, const struct js_node 
 static struct status json_schema_gather(struct json_walk *w, const struct js_node *schema,
                                         uint32_t chain, struct json_parts *all);
 
-/* Adds the schema to which $ref points. A schema may refer to itself JSON_ANY_DEPTH times. One
- * level deeper it accepts no text, so only texts that need no deeper level remain. */
+/* Adds the schema to which $ref points. A schema may refer to itself JSON_ANY_DEPTH times. A
+ * further reference accepts no text, so only texts that need no deeper level remain. */
 static struct status gather_ref(struct json_walk *w, const struct js_node *schema, uint32_t chain,
                                 struct json_parts *all)
 {
@@ -439,9 +440,9 @@ static struct status gather_list(struct json_walk *w, const struct js_node *sche
     return status_ok();
 }
 
-/* Appends the schema and those that its $ref and allOf add; lists its anyOf and oneOf as choices.
- * A schema that is in the list is not added again. A schema that leads to itself through $ref and
- * allOf alone accepts no text. chain: the parts that led here, as bits. */
+/* Appends the schema and those that its $ref and allOf add; lists its anyOf and oneOf as choices. A
+ * schema that is in the list is not added again. A schema that leads to itself through $ref, allOf,
+ * anyOf and oneOf alone accepts no text. chain: the parts that led here, as bits. */
 static struct status json_schema_gather(struct json_walk *w, const struct js_node *schema,
                                         uint32_t chain, struct json_parts *all)
 {
@@ -469,7 +470,7 @@ static struct status json_schema_gather(struct json_walk *w, const struct js_nod
 static struct status json_schema_add_parts(struct json_walk *w, uint32_t from,
                                            struct json_parts *all, uint32_t *end);
 
-/* Adds the texts that all parts and at least one schema of the last choice accept. */
+/* Adds the texts that all parts and at least one schema of the last list of choices accept. */
 static struct status json_schema_add_choices(struct json_walk *w, uint32_t from,
                                              const struct json_parts *all, uint32_t *end)
 {

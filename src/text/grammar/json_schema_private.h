@@ -9,7 +9,7 @@
 
 /* --- json_value.c: values without a schema --- */
 
-/* Local. Adds a path for a NUL-terminated text. */
+/* Local. Adds a path for `text`, which is NUL-terminated. */
 uint32_t json_word(struct nfa *n, uint32_t from, const char *text);
 
 /* Local. Adds paths for `text` followed by one blank or none. */
@@ -29,7 +29,8 @@ uint32_t json_integer(struct nfa *n, uint32_t from, int64_t low, int64_t high);
 
 enum { JSON_INTEGER_DIGITS = 18 };
 
-/* Local. Add paths for any value, object or array with at most `depth` levels of nesting. */
+/* Local. Add paths for any value, object or array with at most `depth` levels of nesting; an array
+ * of numbers has one. */
 struct status json_any(struct nfa *n, uint32_t from, int depth, uint32_t *end);
 struct status json_any_object(struct nfa *n, uint32_t from, int depth, uint32_t *end);
 struct status json_any_array(struct nfa *n, uint32_t from, int depth, uint32_t *end);
@@ -45,8 +46,8 @@ struct json_bounds {
 
 /* Local. Adds paths for the numbers between the bounds, as decimals without exponents and with at
  * most JSON_BOUND_DIGITS digits in all. Read as a double, such a decimal is never beyond a bound
- * and never equal to an excluded one, because different decimals of 15 digits
- * are different doubles (DBL_DIG). */
+ * and never equal to an excluded one, because different decimals of 15 digits are different doubles
+ * (DBL_DIG). */
 struct status json_bounded(struct nfa *n, uint32_t from, const struct json_bounds *b,
                            uint32_t *end);
 
@@ -55,7 +56,8 @@ enum { JSON_BOUND_DIGITS = 15 };
 /* --- json_schema.c, json_nested.c, json_scalar.c: schemas --- */
 
 /* The schemas that must all hold at one place ("parts"): the schema itself, and those that its $ref
- * and allOf add. All keywords of all parts must hold, and one schema of each anyOf and oneOf. */
+ * and allOf add. All keywords of all parts must hold, and at least one schema of each anyOf and
+ * oneOf. */
 
 enum { JSON_PARTS_MAX = 32, JSON_CHOICES_MAX = 16 };
 
@@ -77,8 +79,8 @@ struct nfa *json_walk_nfa(struct json_walk *w);
 struct status json_add_all(struct json_walk *w, uint32_t from, const struct js_node *const *schema,
                            size_t n, uint32_t *end);
 
-/* Local. Add paths for the values of one type that all parts accept. The caller has refused
- * keywords that belong to no allowed type. */
+/* Local. Add paths for the values of one type (object, array, string or number) that all parts
+ * accept. The caller has refused keywords that belong to no allowed type. */
 struct status json_add_object(struct json_walk *w, uint32_t from, const struct json_parts *all,
                               uint32_t *end);
 struct status json_add_array(struct json_walk *w, uint32_t from, const struct json_parts *all,
@@ -91,15 +93,15 @@ struct status json_add_number(struct nfa *n, uint32_t from, const struct json_pa
 /* Local. True when any part has the keyword. */
 bool json_has(const struct json_parts *all, const char *key);
 
-/* Local. With is_least raises *out to the largest value that any part gives for the keyword;
- * otherwise lowers it to the smallest. *out below 0: no value yet. Errors: STATUS_REQUEST for a
- * value that is not a count. */
+/* Local. Reads a count that several parts may give. With is_least raises *out to the largest of
+ * their values; otherwise lowers *out to the smallest. *out below 0: no value yet. Errors:
+ * STATUS_REQUEST for a value that is not a count. */
 struct status json_read_count(const struct json_parts *all, const char *key, bool is_least,
                               int64_t *out);
 
-/* Local. Call it when no value fulfils the parts. If a single part contradicts itself:
- * STATUS_REQUEST with the sentence. With several parts: OK and no path, because another choice of
- * anyOf may be possible. */
+/* Local. Call it when no value fulfils the parts. With a single part, which contradicts itself:
+ * STATUS_REQUEST with the sentence. With several parts: OK and no path to *end, because another
+ * choice of an anyOf may be possible. */
 struct status json_contradiction(struct nfa *n, const struct json_parts *all, const char *sentence,
                                  uint32_t *end);
 

@@ -1,5 +1,6 @@
-/* Adds paths for JSON values. The numbers of digits and levels are bounded, so an answer cannot
- * consist of digits or brackets without end, and every number reads back as a finite double. */
+/* Adds paths for JSON values without a schema. The numbers of digits and levels are bounded, so an
+ * answer cannot consist of digits or brackets without end, and every number reads back as a finite
+ * double. */
 #include "text/grammar/json_schema_private.h"
 #include "text/grammar/regex.h"
 
@@ -93,7 +94,8 @@ uint32_t json_boolean(struct nfa *n, uint32_t from)
     return out;
 }
 
-/* Adds paths for the integers in [low, high], written in decimal. */
+/* Adds paths for the integers in [low, high], in decimal and with at most JSON_INTEGER_DIGITS
+ * digits. */
 static void add_decimals(struct nfa *n, uint32_t from, uint64_t low, uint64_t high, uint32_t to)
 {
     uint64_t first = 0, last = 9; /* the smallest and the largest number of n_digits */

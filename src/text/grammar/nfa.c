@@ -39,8 +39,8 @@ void nfa_spend(struct nfa *n, uint64_t n_steps)
 
 uint32_t nfa_state(struct nfa *n)
 {
-    return n->n_states++; /* the bound on edges bounds the states too: a graph has few states
-                             without an edge */
+    return n->n_states++; /* needs no bound of its own: few states have no edge, and edges are
+                             bounded */
 }
 
 static void nfa_add(struct nfa *n, struct nfa_edge edge)

@@ -20,7 +20,7 @@ struct pattern {
     pcre2_code *code;
     pcre2_match_data *data;
     pcre2_match_context *context;
-    pcre2_jit_stack *jit_stack; /* NULL when this machine has no JIT */
+    pcre2_jit_stack *jit_stack; /* NULL when PCRE2 has no JIT here */
 };
 
 static struct status pattern_compile(struct pattern *p, const char *text, size_t n, bool literal,

@@ -14,8 +14,8 @@
 struct pattern;
 
 /* Local. Compiles a pattern of n bytes (1 to 65,536). literal: the bytes are the text to find, not
- * a pattern. `what` begins the errors' sentences. Owner of *out: the caller, pattern_destroy.
- * Errors: STATUS_INPUT names the construct; STATUS_MEMORY. */
+ * a pattern. Error messages begin with `what`. Owner of *out: the caller, pattern_destroy. Errors:
+ * STATUS_INPUT names the construct; STATUS_MEMORY. */
 struct status pattern_create(const char *notation, size_t n, bool literal, const char *what,
                              struct pattern **out);
 void pattern_destroy(struct pattern **p);

@@ -18,7 +18,8 @@ struct translation {
     struct strbuf *out;
     int depth;        /* open groups */
     int caseless_at;  /* depth of the outermost open (?i: group; 0: no such group is open */
-    char last_letter; /* the literal just before, in lower case; set only in a (?i: group */
+    char last_letter; /* the ASCII letter just before, in lower case; set only in a (?i: group; NUL:
+                         none */
     bool in_intersection;
 };
 
@@ -104,7 +105,7 @@ static struct status escape(struct translation *t, bool in_class)
     case 'x':
     case 'u':
         return code_point(t);
-    case 'v': /* Oniguruma: the vertical tab alone; PCRE2: any vertical blank */
+    case 'v': /* Oniguruma: the vertical tab alone; PCRE2: any vertical whitespace */
         strbuf_puts(t->out, "\\x{b}");
         break;
     case 'n':
@@ -232,9 +233,9 @@ static struct status interval(struct translation *t)
     return status_ok();
 }
 
-/* Translates a literal in a (?i: group. There Oniguruma also matches ligatures and other
- * one-to-many folds. So refuses pairs of ASCII letters that have a ligature, and all letters beyond
- * ASCII. */
+/* Translates a literal in a (?i: group. In such a group Oniguruma also matches ligatures and other
+ * single characters for several letters; PCRE2 does not. So refuses pairs of ASCII letters for
+ * which there is such a character, and all characters beyond ASCII. */
 static struct status caseless_literal(struct translation *t, char c)
 {
     static const char *const FOLDS[] = {"ff", "fi", "fl", "ss", "st"};

@@ -158,8 +158,8 @@ static struct status read_char(struct parser *p, uint32_t *out)
     return status_ok();
 }
 
-/* Reads an escape, starting after its backslash. It is a set such as \d (is_kind), which is added
- * to s, or one character, *out. */
+/* Reads an escape, starting after its backslash. A set such as \d is added to s (*is_kind is then
+ * true); a single character is put in *out. */
 static struct status read_escape(struct parser *p, struct set *s, bool *is_kind, uint32_t *out)
 {
     static const char NAMES[] = "nrtfv0", MEANT[] = "\n\r\t\f\v";
@@ -187,7 +187,7 @@ static struct status read_escape(struct parser *p, struct set *s, bool *is_kind,
     return read_char(p, out);
 }
 
-/* Reads one part of a class: an escape for several characters (\d), a character or a range. */
+/* Reads one part of a class into s: a set such as \d, a character or a range. */
 static struct status regex_read_part(struct parser *p, struct set *s)
 {
     uint32_t first, last;
@@ -238,7 +238,7 @@ static struct status add_parentheses(struct parser *p, uint32_t from, uint32_t *
     return takes(p, ')') ? status_ok() : regex_bad(p, "a group is not closed");
 }
 
-/* Reads an atom: a group, a class or a character. */
+/* Reads an atom: a group, a class, a dot, an escape or a character. */
 static struct status add_atom(struct parser *p, uint32_t from, uint32_t *end)
 {
     struct set s = {.n = 0};
@@ -330,7 +330,8 @@ static struct status add_repeated(struct parser *p, uint32_t from, uint32_t *end
     return nfa_status(p->n);
 }
 
-/* Reads atoms with their quantifiers up to a | or ), or to the end. */
+/* Reads atoms with their quantifiers up to a | or ), or to the end; outside groups, also a ^ before
+ * and a $ behind them. */
 static struct status add_branch(struct parser *p, uint32_t from, uint32_t *end)
 {
     const bool is_whole = p->depth == 0;

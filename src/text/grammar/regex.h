@@ -10,7 +10,8 @@
 struct regex_options {
     bool in_string; /* the text is inside a JSON string, so characters that need an escape in it
                        are left out */
-    bool searches;  /* any text may come before and after the match, except at a ^ or $ */
+    bool searches;  /* any text may come before the match, unless its alternative begins with ^, and
+                       after it, unless its alternative ends with $ */
 };
 
 /* Local. Adds paths from `from` to *end for the texts that match the pattern [n_bytes]. Each
