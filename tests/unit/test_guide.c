@@ -68,7 +68,7 @@ static void what_is_not_understood_is_named(void)
                                                   {"a^b", "start and the end"},
                                                   {"(a$)", "start and the end"},
                                                   {"[b-a]", "backwards"},
-                                                  {"[a-\\d]", "backwards"},
+                                                  {"[a-\\d]", "ends with a set"},
                                                   {"\\ud800", "surrogate"},
                                                   {"\xFF", "UTF-8"},
                                                   {"\\xg0", "hexadecimal"},

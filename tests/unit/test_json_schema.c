@@ -120,6 +120,10 @@ static const struct util_form schemas[] = {
      {"{}", "{\"x\":true,\"y\": false}"},
      {"{\"x\":1}", "{\"x\":true,}"}},
     {"{\"type\":\"object\",\"additionalProperties\":false}", {"{}"}, {"{\"a\":1}"}},
+    {"{\"type\":\"object\",\"required\":[]}", {"{}", "{\"a\":1}"}, {"[]"}},
+    {"{\"type\":\"object\",\"required\":[],\"additionalProperties\":{\"const\":1}}",
+     {"{}", "{\"a\":1}"},
+     {"{\"a\":2}"}},
     {"{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/P\"},\"$defs\":{\"P\":{\"type\":\"null\","
      "\"title\":\"t\"}}}",
      {"[null]"},
@@ -340,6 +344,7 @@ static void what_is_not_understood_is_named(void)
         {"{\"properties\":{\"a\":true},\"required\":[\"a\",\"a\"]}", "each once"},
         {"{\"properties\":{\"a\":true},\"required\":[7]}", "each once"},
         {"{\"properties\":{\"a\":true},\"required\":\"a\"}", "each once"},
+        {"{\"type\":\"object\",\"required\":7}", "each once"},
         {"{\"$ref\":\"#/$defs/x\"}", "not found"},
         {"{\"$ref\":\"http://a/b\"}", "not found"},
         {"false", "expected a schema"},

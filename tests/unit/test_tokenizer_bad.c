@@ -319,7 +319,7 @@ static void bad_ranks_are_refused(void)
         {"YWI= 256\nYWFi 257\n",
          "{\"added_tokens_decoder\":{\"258\":{\"content\":\"xx\"},\"259\":{\"content\":\"xx\"}}}",
          "259"},
-        {"YWI= 256\nYWFi 259\n", NULL, "the last is 259"},
+        {"YWI= 256\nYWFi 259\n", NULL, "the largest is 259"},
         {"YWI= 256\nYWFi 256\nYWJh 258\n", NULL, "the id 256"},
         {"YWI= 256\nYWI= 257\n", NULL, "duplicate"},
         {"YWI 256\n", NULL, "entry 257"},

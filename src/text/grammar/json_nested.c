@@ -147,18 +147,12 @@ static struct status add_map(struct json_walk *w, uint32_t from, const struct js
     return nfa_status(n);
 }
 
-struct status json_add_object(struct json_walk *w, uint32_t from, const struct json_parts *all,
-                              uint32_t *end)
+/* Adds objects with the members that the additionalProperties of all parts allow. */
+static struct status add_free_members(struct json_walk *w, uint32_t from,
+                                      const struct json_parts *all, uint32_t *end)
 {
     const struct js_node *more[JSON_PARTS_MAX];
-    size_t n_more = 0, n_required;
-    if (json_has(all, "properties") || json_has(all, "required")) {
-        const char **required = NULL;
-        TRY(list_required(all, &required, &n_required));
-        const struct status st = add_members(w, from, all, required, n_required, end);
-        mem_free(&required);
-        return st;
-    }
+    size_t n_more = 0;
     for (size_t i = 0; i < all->n; i++) {
         const struct js_node *one = js_get(all->part[i], "additionalProperties");
         bool allows = false;
@@ -168,6 +162,19 @@ struct status json_add_object(struct json_walk *w, uint32_t from, const struct j
     }
     if (n_more == 0) return json_any_object(json_walk_nfa(w), from, JSON_ANY_DEPTH, end);
     return add_map(w, from, more, n_more, end);
+}
+
+struct status json_add_object(struct json_walk *w, uint32_t from, const struct json_parts *all,
+                              uint32_t *end)
+{
+    const char **required = NULL;
+    size_t n_required;
+    TRY(list_required(all, &required, &n_required));
+    const struct status st = json_has(all, "properties")
+                                 ? add_members(w, from, all, required, n_required, end)
+                                 : add_free_members(w, from, all, end);
+    mem_free(&required);
+    return st;
 }
 
 /* The number of items of an array: least to most (most -1: no limit). The first n_prefix have a

@@ -114,8 +114,9 @@ struct status pattern_next(struct pattern *p, struct pattern_walk *w, size_t *st
         if (rc < 0) {
             PCRE2_UCHAR why[128] = "";
             pcre2_get_error_message(rc, why, sizeof why);
-            return status_make(STATUS_REQUEST, "the pre-tokenizer gave up at byte %zu of %zu: %s",
-                               w->at, w->n, (const char *)why);
+            return status_make(STATUS_REQUEST,
+                               "a pattern of the tokenizer gave up at byte %zu of %zu: %s", w->at,
+                               w->n, (const char *)why);
         }
         const PCRE2_SIZE *match = pcre2_get_ovector_pointer(p->data);
         *start = match[0];

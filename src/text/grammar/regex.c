@@ -204,7 +204,8 @@ static struct status regex_read_part(struct parser *p, struct set *s)
             TRY(read_escape(p, s, &is_kind, &last));
         else
             TRY(read_char(p, &last));
-        if (is_kind || last < first) return regex_bad(p, "a range of a class runs backwards");
+        if (is_kind) return regex_bad(p, "a range of a class ends with a set");
+        if (last < first) return regex_bad(p, "a range of a class runs backwards");
     }
     return add_range(p, s, first, last);
 }

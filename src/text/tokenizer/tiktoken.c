@@ -80,8 +80,8 @@ static struct status tiktoken_put_ranks(struct rank_walk *w, struct strbuf *key,
     }
     if (*n_ranks == 0 || rank_max != *n_ranks - 1) {
         return status_make(STATUS_INPUT,
-                           "tiktoken.model: %llu ranks, the last is %llu, expected each from 0 on "
-                           "once",
+                           "tiktoken.model: %llu ranks, the largest is %llu, expected 0 to the "
+                           "number of ranks - 1, each once",
                            (unsigned long long)*n_ranks, (unsigned long long)rank_max);
     }
     return status_ok();
