@@ -188,6 +188,26 @@ static void unknown_things_are_refused_by_name(void)
     }
 }
 
+/* A pattern that reaches its match limit while the file is loaded makes the file unusable. (A
+ * STATUS_REQUEST would end the program with exit status 0.) */
+static void patterns_that_give_up_while_loading_are_refused(void)
+{
+    static const struct refusal SLOW = {
+        "\"content\":\"\xC3\xA9\",\"normalized\":true,\"special\":false}],\"normalizer\":{\"type\":"
+        "\"NFC\"}",
+        "\"content\":\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\","
+        "\"normalized\":"
+        "true,\"special\":false}],\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":"
+        "\"(a|aa)+[^a]\"},\"content\":\"\"}",
+        "gave up"};
+    struct strbuf json;
+    refusal_text(&SLOW, &json);
+    const struct status st = create(json.data, json.n);
+    CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, SLOW.says));
+    strbuf_fini(&json);
+}
+
 static void every_truncation_is_refused(void)
 {
     const size_t n = sizeof SMALL_TOKENIZER - 1;
@@ -576,6 +596,8 @@ void suite_tokenizer_bad(CU_pSuite suite);
 void suite_tokenizer_bad(CU_pSuite suite)
 {
     CU_add_test(suite, "unknown things are refused by name", unknown_things_are_refused_by_name);
+    CU_add_test(suite, "patterns that give up while loading are refused",
+                patterns_that_give_up_while_loading_are_refused);
     CU_add_test(suite, "every truncation is refused", every_truncation_is_refused);
     CU_add_test(suite, "mutations do not crash", mutations_do_not_crash);
     CU_add_test(suite, "truncations of a golden are refused", golden_truncations_are_refused);

@@ -49,6 +49,8 @@ struct status tokenizer_create(const char *json, size_t n, const char *what, str
     strbuf_init(&t->wordpiece.key);
     byte_alphabet_init(&t->alphabet);
     st = tokenizer_load(t, js_root(doc), what);
+    /* a pattern of the file has reached its match limit on a token of the file */
+    if (st.code == STATUS_REQUEST) st.code = STATUS_INPUT;
 done:
     js_destroy(&doc);
     if (status_failed(&st)) tokenizer_destroy(&t);
