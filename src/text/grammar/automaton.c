@@ -36,7 +36,7 @@ struct builder {
     size_t n_pool, pool_capacity;
     struct made *states; /* [capacity] */
     size_t capacity;
-    uint32_t buckets[BUCKETS]; /* states by the hash of their set */
+    uint32_t buckets[BUCKETS]; /* by the hash of a set: the first state of a list; 0: none */
     struct dfa *d;
 };
 

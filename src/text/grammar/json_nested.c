@@ -18,8 +18,8 @@ static bool is_property(const struct json_parts *all, size_t n, const char *name
     return false;
 }
 
-/* Fills `names` with the names in one part's "required", sorted. False when it is not a list of
- * names, or when a name is not a property of any part or comes twice. */
+/* Fills `names` with the names in one part's "required", sorted. False when "required" is not a
+ * list of names, or when a name is not a property of any part or comes twice. */
 static bool list_part(const struct json_parts *all, const struct js_node *list, const char **names)
 {
     const size_t n = js_count(list);
@@ -207,7 +207,7 @@ static struct status count_items(const struct json_parts *all, struct item_count
     return status_ok();
 }
 
-/* Adds paths for values of the i-th item (from 0): values that all parts accept. */
+/* Adds paths for the values that all parts accept as the i-th item (from 0). */
 static struct status add_item(struct json_walk *w, uint32_t from, const struct json_parts *all,
                               size_t i, uint32_t *end)
 {

@@ -36,7 +36,7 @@ struct json_metaspace {
     char blank[4]; /* [n_blank]: the character that represents a blank */
     size_t n_blank;
     enum json_prepend prepend; /* before which pieces the character is put */
-    bool split;
+    bool split;                /* each such character begins a new piece */
 };
 
 /* Local. Reads the fields of a Metaspace object. Errors: STATUS_INPUT. */

@@ -1,6 +1,6 @@
 /* Shared by json_schema.c, json_nested.c, json_scalar.c, json_bounds.c and json_value.c. Functions
  * with `from` add paths from that state and return the state in which the paths end, or set *end to
- * it. Errors stick to n (nfa_status): STATUS_REQUEST when the graph is too large, or
+ * it. Errors of the graph stick to n (nfa_status): STATUS_REQUEST when it is too large, or
  * STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_GRAMMAR_JSON_SCHEMA_PRIVATE_H
 #define SHOAL_TEXT_GRAMMAR_JSON_SCHEMA_PRIVATE_H

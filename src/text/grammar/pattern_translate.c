@@ -41,9 +41,9 @@ static void pattern_translate_copy(struct translation *t, size_t n)
 }
 
 /* Appends the inside of a class, in brackets unless a class is already open. */
-static void emit_class(struct translation *t, const char *inside, bool in_class, bool negated)
+static void emit_class(struct translation *t, const char *inside, bool in_class)
 {
-    if (!in_class) strbuf_puts(t->out, negated ? "[^" : "[");
+    if (!in_class) strbuf_puts(t->out, "[");
     strbuf_puts(t->out, inside);
     if (!in_class) strbuf_puts(t->out, "]");
 }
@@ -90,7 +90,7 @@ static struct status escape(struct translation *t, bool in_class)
     switch (c) {
     case 's':
     case 'S':
-        emit_class(t, c == 's' ? UNICODE_SPACE : UNICODE_NOT_SPACE, in_class, false);
+        emit_class(t, c == 's' ? UNICODE_SPACE : UNICODE_NOT_SPACE, in_class);
         break;
     case 'd':
     case 'D':

@@ -1,6 +1,6 @@
-/* The 256 printable characters that represent bytes in byte-level vocabularies (GPT-2's table): the
- * bytes of the 188 printable characters of Latin-1 are represented by these characters, the other
- * 68 bytes by U+0100 to U+0143. */
+/* The 256 printable characters that represent bytes in byte-level vocabularies (GPT-2's table): a
+ * byte that is one of the 188 printable characters of Latin-1 is represented by that character, the
+ * other 68 bytes by U+0100 to U+0143. */
 #ifndef SHOAL_TEXT_TOKENIZER_BYTE_ALPHABET_H
 #define SHOAL_TEXT_TOKENIZER_BYTE_ALPHABET_H
 

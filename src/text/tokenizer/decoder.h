@@ -13,7 +13,7 @@
 #include <stddef.h>
 
 enum decoder_kind {
-    DECODER_BYTE_LEVEL, /* printable characters stand for bytes */
+    DECODER_BYTE_LEVEL, /* printable characters represent bytes */
     DECODER_METASPACE,  /* one character represents the blank; the first token loses its blanks,
                            unless keeps_first */
     DECODER_CHAIN,      /* Replace and Strip on tokens, ByteFallback, Fuse, Strip on the text; or
@@ -58,7 +58,8 @@ struct status decoder_init(struct decoder *d, const struct js_node *node, const 
 void decoder_fini(struct decoder *d);
 
 /* Local. Appends the text of a single token of n bytes; not for BYTE_LEVEL. *byte: the byte for
- * which the token stands by ByteFallback, or -1. Errors: STATUS_MEMORY, STATUS_REQUEST. */
+ * which the token stands by ByteFallback, or -1. Errors: STATUS_MEMORY; STATUS_REQUEST when a
+ * pattern's match limit is reached. */
 struct status decoder_token(struct decoder *d, const char *token, size_t n, struct strbuf *out,
                             int *byte);
 

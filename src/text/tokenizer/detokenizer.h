@@ -35,12 +35,12 @@ struct status detokenizer_feed(struct detokenizer *d, const struct tokenizer *t,
 
 /* Local. Returns the current run of byte-fallback tokens, *n bytes, as a flush would append them,
  * if they are whole UTF-8 sequences; otherwise *n is 0. Borrowed. Later tokens decide whether the
- * run becomes text, but a stop string may already end in it. Until a token completes text, each
- * result that is not empty begins with all results before it. */
+ * run becomes text, but a stop string may already end in it. While the run lasts, each result that
+ * is not empty begins with all results before it. */
 const char *detokenizer_pending(const struct detokenizer *d, const struct tokenizer *t, size_t *n);
 
 /* Local. Ends the text: appends the bytes of `held` and `run`, as text or as U+FFFD, and makes the
- * state fresh again; skip_special stays. Errors: STATUS_MEMORY. */
+ * state fresh again, with the same skip_special. Errors: STATUS_MEMORY. */
 struct status detokenizer_flush(struct detokenizer *d, const struct tokenizer *t,
                                 struct strbuf *out);
 

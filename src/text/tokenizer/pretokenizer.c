@@ -86,7 +86,7 @@ static struct status split_span(struct pretoken_step *step, const char *text, st
     return close_piece(&s);
 }
 
-/* Cuts a span as BERT does, at whitespace, which is left out, and around each punctuation
+/* Cuts a span as BERT does: at whitespace, which it leaves out, and around each punctuation
  * character. */
 static struct status split_bert(const char *text, struct span in, struct span_list *out)
 {

@@ -25,8 +25,8 @@ enum pretoken_kind {
     PRETOKEN_SPLIT,
     PRETOKEN_BLANK,     /* puts a blank before pieces that do not begin with one */
     PRETOKEN_BERT,      /* cuts at whitespace, which it removes, and around punctuation */
-    PRETOKEN_METASPACE, /* replaces each blank by one character; metaspace.prepend: puts that
-                           character before pieces */
+    PRETOKEN_METASPACE, /* replaces each blank by one character, and puts that character before the
+                           pieces that metaspace.prepend selects */
 };
 
 struct pretoken_step {
@@ -55,7 +55,7 @@ struct pretokenizer {
     bool normalized; /* texts go through a normalizer first */
     bool rewrites;   /* a step changes the text; at most one may */
     struct span_list spans;  /* owned scratch: the pieces, after pretokenizer_cut */
-    struct span_list before; /* owned scratch */
+    struct span_list before; /* owned scratch: the pieces before the current step */
     struct strbuf text;      /* owned scratch: the text as the rewriting step has changed it */
 };
 
@@ -68,7 +68,8 @@ void pretokenizer_fini(struct pretokenizer *p);
 
 /* Local. Splits n bytes of well-formed UTF-8. at_start: the whole text begins with them. The pieces
  * are p->spans in *cut, which is the text or scratch memory of p. They are valid until the next
- * call, and none is empty. Errors: STATUS_MEMORY, STATUS_REQUEST. */
+ * call, and none is empty. Errors: STATUS_MEMORY; STATUS_REQUEST when a pattern's match limit is
+ * reached. */
 struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t n, bool at_start,
                                const char **cut);
 

@@ -21,7 +21,7 @@ struct token_order {
     size_t n, n_longest;
     int32_t vocab_size;
     uint16_t *states; /* [n_longest + 1], scratch */
-    char fallback[256];
+    char fallback[256]; /* fallback[i] is the byte i: the text of a byte-fallback token */
 };
 
 static const char *text_of(const struct token_order *o, int32_t id, size_t *n)

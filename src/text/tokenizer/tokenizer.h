@@ -25,11 +25,11 @@ enum tokenizer_flags {
  * Digits, WhitespaceSplit, BertPreTokenizer, Sequence, or none; normalizers NFC, NFD, NFKC, NFKD,
  * Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Precompiled, Sequence;
  * post-processors TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence;
- * decoders ByteLevel, Metaspace, WordPiece, and Replace, Strip, ByteFallback, Fuse, Strip in this
- * order; added tokens with all their flags (special ones are left out of decoded text even if they
- * are normalized). Everything else that would change ids is refused by name. `truncation` and
- * `padding`, which concern batches, have no effect. Owner of *out: the caller, tokenizer_destroy.
- * Errors: STATUS_INPUT, STATUS_MEMORY. */
+ * decoders ByteLevel, Metaspace, WordPiece, or a Sequence of Replace and Strip steps, ByteFallback,
+ * Fuse, Strip in this order; added tokens with all their flags (the detokenizer can skip special
+ * ones even if they are normalized). Everything else that would change ids is refused by name.
+ * `truncation` and `padding`, which concern batches, have no effect. Owner of *out: the caller,
+ * tokenizer_destroy. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status tokenizer_create(const char *json, size_t n, const char *what,
                                struct tokenizer **out);
 void tokenizer_destroy(struct tokenizer **t);
@@ -79,9 +79,10 @@ struct status tokenizer_encode_joined(struct tokenizer *t, const struct text_byt
 /* Local. Returns one more than the largest id. Ids below it may be unused. */
 int32_t tokenizer_vocab_size(const struct tokenizer *t);
 
-/* Local. Returns the bytes to which a token decodes by itself; they may end inside a UTF-8
- * sequence. A special token gives its content, a byte-fallback token its name ("<0xE9>"). Borrowed
- * from t, not NUL-terminated. NULL and *n = 0 for an id that is unused or out of range. */
+/* Local. Returns the bytes to which a token decodes if it is not the first of a text; they may end
+ * inside a UTF-8 sequence. A byte-fallback token gives its name ("<0xE9>"), and at the byte level a
+ * special token its content. Borrowed from t, not NUL-terminated. NULL and *n = 0 for an id that is
+ * unused or out of range. */
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n);
 
 /* Local. True for an added token that the file marks as special. */

@@ -128,8 +128,9 @@ bool tokenizer_set_bytes(const struct tokenizer *t, struct token_info *info, con
     return byte_level;
 }
 
-/* At the byte level: sets the token's bytes. With ignore_merges enters them into t->bytes. If it is
- * a single byte, sets the byte's id, from which BPE starts. */
+/* At the byte level: sets the token's bytes. Unless the key has a character outside the byte
+ * alphabet, enters the bytes into t->bytes (with ignore_merges), and sets the id of a single byte,
+ * from which BPE starts. */
 static void store_bytes(struct tokenizer *t, struct token_info *info, const char *key, size_t n,
                         int32_t id)
 {

@@ -14,11 +14,12 @@
 #include "text/tokenizer/wordpiece.h"
 
 struct token_info {
-    const char *bytes; /* the token's text, borrowed from the tokenizer; NULL: no such id */
+    const char *bytes; /* [n]: what the token decodes to, borrowed from the tokenizer; NULL: no
+                          token has this id */
     uint32_t n;
     uint32_t n_key;
-    const char *key; /* the token as the file writes it, or an added token's normalized content;
-                        borrowed */
+    const char *key; /* [n_key]: the token as the file writes it, or an added token's normalized
+                        content; borrowed */
     int16_t byte;    /* the byte for which the token stands by the decoder's ByteFallback, or -1 */
     bool in_model;   /* the model's vocabulary has this id */
     bool added;      /* an added token has this id */
@@ -69,7 +70,9 @@ struct tokenizer {
 /* Local. The steps of loading, in the order in which tokenizer_create runs them. Of the four steps
  * from tokenizer_load_unigram to tokenizer_load_ranks only that of the model's type runs.
  * tokenizer_load_spoken runs only if the tokenizer is not at the byte level. tokenizer_destroy
- * frees the tokenizer even after a failed step. Errors: STATUS_INPUT, STATUS_MEMORY. */
+ * frees the tokenizer even after a failed step. Errors: STATUS_INPUT, STATUS_MEMORY;
+ * tokenizer_load_added and tokenizer_load_spoken also STATUS_REQUEST when a pattern's match limit
+ * is reached. */
 struct status tokenizer_load_vocab(struct tokenizer *t, const struct js_node *model,
                                    const struct js_node *added, const char *what);
 struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *model,
@@ -78,8 +81,8 @@ struct status tokenizer_load_wordpiece(struct tokenizer *t, const struct js_node
                                        const char *what);
 struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *model,
                                     const char *what);
-/* For a Tiktoken model: adds a merge for each split of a token into two tokens. Its rank is the id
- * of the whole token. */
+/* For a Tiktoken model: adds a merge for each split of a token into two tokens. The merge's rank is
+ * the id of the whole token. */
 struct status tokenizer_load_ranks(struct tokenizer *t, const char *what);
 struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *list,
                                    const char *what);

@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A pre-tokenizer that GGUF's "pre" names, and further fields that the tokenizer.json of its models
- * has. */
+/* A value of GGUF's "pre", and the parts of a tokenizer.json that it implies. */
 struct family {
     const char *pre;
     const char *normalizer;
