@@ -441,8 +441,9 @@ static struct status gather_list(struct json_walk *w, const struct js_node *sche
 }
 
 /* Appends the schema and those that its $ref and allOf add; lists its anyOf and oneOf as choices. A
- * schema that is in the list is not added again. A schema that leads to itself through $ref, allOf,
- * anyOf and oneOf alone accepts no text. chain: the parts that led here, as bits. */
+ * schema that is in the list is not added again. A schema that leads back to itself through $ref
+ * and allOf alone accepts no text; if a choice of its anyOf or oneOf does so, that choice accepts
+ * none. chain: the parts that led here, as bits. */
 static struct status json_schema_gather(struct json_walk *w, const struct js_node *schema,
                                         uint32_t chain, struct json_parts *all)
 {

@@ -7,7 +7,7 @@
 
 #include "text/grammar/json_schema.h"
 
-/* --- json_value.c: values without a schema --- */
+/* --- json_value.c: strings, numbers, and values without a schema --- */
 
 /* Local. Adds a path for `text`, which is NUL-terminated. */
 uint32_t json_word(struct nfa *n, uint32_t from, const char *text);

@@ -1,6 +1,5 @@
-/* Adds paths for JSON values without a schema. The numbers of digits and levels are bounded, so an
- * answer cannot consist of digits or brackets without end, and every number reads back as a finite
- * double. */
+/* Adds paths for JSON values. The numbers of digits and levels are bounded, so an answer cannot
+ * consist of digits or brackets without end, and every number reads back as a finite double. */
 #include "text/grammar/json_schema_private.h"
 #include "text/grammar/regex.h"
 
