@@ -18,7 +18,8 @@ struct slab_want slab_whole(const struct ckpt_tensor *t)
     return want;
 }
 
-/* Returns the rows of one expert: `out` of a tensor [E, out, in]; of other tensors all rows. */
+/* Returns the number of rows of one expert: `out` of a tensor [E, out, in]; for other tensors, the
+ * number of all rows. */
 static uint64_t loader_inner_rows(const struct ckpt_tensor *t)
 {
     return t->n_dims == 3 ? t->dims[1] : t->n_rows;
@@ -139,7 +140,7 @@ static void find_shared(struct loader *l)
     for (size_t i = 0; i < n; i++) l->alone[i] &= (unsigned char)~l->shared[i];
 }
 
-/* ---- how it is read ---- */
+/* ---- through the file cache or past it ---- */
 
 static uint64_t bytes_read_by(const struct loader *l, const unsigned char *bits)
 {
@@ -193,9 +194,9 @@ struct status loader_reader(const struct loader *l, uint32_t n_threads, ckpt_ser
     return ckpt_reader_create(&job, out);
 }
 
-/* ---- taking ---- */
+/* ---- giving rows to the sink ---- */
 
-/* Gives the sink those of the rows that the want contains, one outer index at a time. */
+/* Gives the sink the rows that lie in the want, one piece for each outer index. */
 static struct status want_take(const struct loader *l, size_t index, uint64_t row, uint64_t n_rows,
                                const char *rows)
 {

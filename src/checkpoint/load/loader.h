@@ -1,7 +1,7 @@
 /* Reads a checkpoint in parallel. Every rank lists the slabs that it wants. Each block that a
  * host's ranks want is read and verified by exactly one of them, and passed on through shared
- * memory if several ranks want it. Keeps nothing. Called by job.c, quantize_job.c, weights_load.c,
- * adapters.c and expert_pack.c. */
+ * memory if several ranks want it. Keeps no state between calls. Called by job.c, quantize_job.c,
+ * weights_load.c, adapters.c and expert_pack.c. */
 #ifndef SHOAL_CHECKPOINT_LOAD_LOADER_H
 #define SHOAL_CHECKPOINT_LOAD_LOADER_H
 
@@ -15,8 +15,8 @@
  * [out, in]: outer0 = 0, n_outer = 1, rows of out, columns of in. [E, out, in]: outer is the range
  * of experts, rows count inside an expert. A vector [n] is one row: row0 = 0, n_rows = 1. */
 struct slab_want {
-    const struct ckpt_tensor *tensor; /* borrowed from the job's c; of a quantized tensor its parts,
-                                         each with its own columns */
+    const struct ckpt_tensor *tensor; /* borrowed from the job's c; a quantized tensor needs a want
+                                         for each of its parts, with that part's columns */
     uint64_t outer0, n_outer;
     uint64_t row0, n_rows;
     uint64_t col0, n_cols;
@@ -34,7 +34,7 @@ struct slab_piece {
 };
 
 /* Packs or copies a piece. Each element of each want comes exactly once, in any order; several
- * threads of the team call the sink at the same time unless it is serial. A piece may come before
+ * threads of the team call the sink at the same time unless sink_is_serial. A piece may come before
  * its checksum has been verified, so its data counts only if loader_run succeeds. If a sink fails,
  * loader_run fails on every rank of the host. */
 typedef struct status slab_sink(void *ctx, const struct slab_piece *piece);
@@ -70,15 +70,15 @@ struct loader_job {
     uint64_t free_bytes;     /* free memory of the host before the weights are filled; 0: unknown */
 };
 
-/* **Collective (host)**. Every rank of the host calls it with its own job; `stats` may be NULL.
- * Memory: with reads through the system's file cache CKPT_READ_BYTES_MAX (or the longest row) for
- * each thread; with direct reads 2 MiB (or the longest row) for each of LOADER_DIRECT_READS reads,
- * or for 2 reads of each thread if these are more. Later, for shared blocks and serial sinks, the
- * same for each lane instead of each thread, and twice 8 MiB (or the largest block) for each lane.
- * A rank has as many lanes as the smallest team of the host has threads, but at most
- * LOADER_LANES_MAX. Errors, the same on all ranks of the host: the status of the first rank that
- * failed. If that rank failed on several blocks that it alone wants: the first of them in the
- * order of ckpt_tensor_at. */
+/* **Collective (host)**. Every rank of the host calls it with its own job. Sets *stats on success;
+ * `stats` may be NULL. Memory: with reads through the system's file cache CKPT_READ_BYTES_MAX (or
+ * the longest row) for each thread; with direct reads 2 MiB (or the longest row) for each of
+ * LOADER_DIRECT_READS reads, or for 2 reads of each thread if these are more. Later, for shared
+ * blocks and serial sinks: twice 8 MiB (or the largest block) for each lane and, with direct reads,
+ * the same reads as before, but of lanes instead of threads. A rank has as many lanes as the
+ * smallest team of the host has threads, but at most LOADER_LANES_MAX. Errors, the same on all
+ * ranks of the host: the status of the first rank that failed. If that rank failed on several
+ * blocks that it alone wants: the first of them in the order of ckpt_tensor_at. */
 struct status loader_run(const struct loader_job *job, struct loader_stats *stats);
 
 /* **Collective (comm)**. Checks that all ranks opened the same checkpoint: compares digests.

@@ -18,7 +18,8 @@ struct loader {
     unsigned char *alone;  /* owned, a bit for each block: this rank reads and takes it */
     unsigned char *shared; /* owned, a bit for each block: the ranks read it in rounds */
     size_t *order;         /* owned [n_wants]: wants sorted by tensor */
-    size_t *first_want;    /* owned [n_tensors + 1]: each tensor's first index in `order` */
+    size_t *first_want;    /* owned [n_tensors + 2]: each tensor's first index in `order`, then
+                              n_wants; the last element only serves sorting */
 };
 
 /* A block and the stored tensor to which it belongs. */
@@ -50,8 +51,8 @@ struct status loader_take(const struct loader *l, size_t tensor, uint64_t row, u
 struct status loader_stream(struct loader *l, struct loader_stats *stats);
 
 /* **Collective (host)**. Reads the shared blocks and gives the wanted parts to the sinks. `mine` is
- * this rank's status so far. Errors, the same on all ranks: `mine` of the first rank whose `mine`
- * failed, or as loader_stream. */
+ * this rank's status so far. Errors, the same on all ranks: the error of the first rank that
+ * failed, which is its `mine` or as of loader_stream. */
 struct status loader_rounds(struct loader *l, struct status mine, struct loader_stats *stats);
 
 #endif

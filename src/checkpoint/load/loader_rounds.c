@@ -1,6 +1,6 @@
-/* Reads, in rounds, the blocks that several ranks of a host want, and all that a rank with a serial
- * sink wants. In a round each lane (thread) of each rank reads a run of blocks into its slot of
- * shared memory; then all ranks agree that no read failed; then each rank takes the rows that it
+/* Reads, in rounds, the blocks that several ranks of a host want, and all blocks that a rank with a
+ * serial sink wants. In a round each lane (thread) of each rank reads a run of blocks into its slot
+ * of shared memory; then all ranks agree that no read failed; then each rank takes the rows that it
  * wants from all slots. Each lane has two slots, used in turn, so the agreement of a round also
  * says that the previous round's slots are free.
  *
@@ -26,7 +26,8 @@ enum {
 /* The rounds of one call. */
 struct rounds {
     struct loader *l;
-    struct loader_place ahead; /* the next round whose blocks the system is told to read */
+    struct loader_place ahead; /* the first block of the next round that the system is told to
+                                  read */
     size_t slot_bytes;
     MPI_Win window; /* MPI_WIN_NULL: none */
     char **slots;   /* owned [n_ranks]: every rank's slots, [2][n_lanes] */
@@ -40,12 +41,12 @@ struct run_block {
     size_t offset;
 };
 
-/* A lane with direct reads. The reads for its later rounds are in flight while it takes rows. */
+/* A lane with direct reads. Its reads for later rounds are in flight while the rank takes rows. */
 struct direct_lane {
     const struct rounds *r;
     struct ckpt_reader *reader; /* owned */
     int index;                  /* the lane's index among all ranks' lanes */
-    struct loader_place next;   /* the first block of a round that has not been asked for yet */
+    struct loader_place next;   /* the first block of the next round that the lane asks for */
     struct run_block b;         /* the next block of the run that is being asked for */
     bool in_run;
 };
@@ -91,7 +92,7 @@ static void loader_rounds_run_step(const struct rounds *r, struct run_block *b)
     b->at = next_place(r->l, b->at);
 }
 
-/* Skips n runs. */
+/* Moves *at to the first block after the next n runs. */
 static void skip_runs(const struct rounds *r, struct loader_place *at, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -103,8 +104,8 @@ static void skip_runs(const struct rounds *r, struct loader_place *at, int n)
 
 /* ---- shared slots ---- */
 
-/* Returns the size of a slot; 0 when no block is shared. A small number of blocks is spread over
- * all lanes and at least two rounds. */
+/* Returns the size of a slot; 0 when no block is shared. If few bytes are shared, slots are smaller
+ * than SLOT_BYTES, so that the blocks are spread over all lanes and about two rounds. */
 static size_t choose_slot_bytes(const struct loader *l)
 {
     size_t largest = 0, all = 0;
@@ -171,7 +172,7 @@ static void slots_destroy(struct rounds *r)
     mem_free(&r->private_slots);
 }
 
-/* ---- rounds ---- */
+/* ---- a round's slots and read-ahead ---- */
 
 static void window_sync(const struct rounds *r)
 {
@@ -186,7 +187,8 @@ static char *loader_rounds_slot_of(const struct rounds *r, unsigned round, int i
     return r->slots[i / n_lanes] + lane * r->slot_bytes;
 }
 
-/* Tells the system to read the blocks that this rank needs AHEAD_ROUNDS rounds later. */
+/* Tells the system to read this rank's blocks of the round that begins at r->ahead, and moves
+ * r->ahead to the round after it. */
 static void advise_round(struct rounds *r)
 {
     const struct loader *l = r->l;
@@ -282,7 +284,7 @@ static struct status rows_to_slot(void *ctx, uint64_t row, uint64_t n_rows, cons
     return status_ok();
 }
 
-/* ---- rounds ---- */
+/* ---- reading and taking ---- */
 
 /* A run that a lane reads into its slot. */
 struct run_read {
@@ -371,7 +373,7 @@ static struct status round_read(const struct rounds *r, struct loader_place at, 
     return mine;
 }
 
-/* A verified block. Threads that are free take its rows in pieces. */
+/* A verified block, whose rows the team's threads give to the sink in pieces. */
 struct take_job {
     const struct loader *l;
     const struct ckpt_tensor *tensor;
@@ -418,8 +420,8 @@ static struct status block_take(const struct loader *l, struct loader_place at, 
     return job.status;
 }
 
-/* Takes the rows that this rank wants from all slots. *at moves to the next round even after an
- * error, so that all ranks count rounds alike. */
+/* Gives the sink the rows that this rank wants, from the slots of all ranks. *at moves to the next
+ * round even after an error, so that all ranks count rounds alike. */
 static struct status round_take(const struct rounds *r, struct loader_place *at, unsigned round)
 {
     const struct loader *l = r->l;
@@ -435,8 +437,8 @@ static struct status round_take(const struct rounds *r, struct loader_place *at,
     return st;
 }
 
-/* Runs all rounds. A rank whose sink fails reports it at the next round's agreement, or at the end.
- */
+/* Runs all rounds. A rank whose sink fails reports the error at the next round's agreement, or at
+ * the end. */
 static struct status loader_rounds_run(struct rounds *r, struct status mine,
                                        struct loader_stats *stats)
 {

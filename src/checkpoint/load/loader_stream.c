@@ -1,8 +1,9 @@
-/* Reads the blocks that only one rank wants. Each thread of the team takes the next run of blocks.
- * It adds each piece of rows that fits its cache to the checksum and gives it to the sink at once,
- * so every byte is read from memory once and written once. A wrong checksum at a block's end ends
- * the load. While a thread works on one piece, the disk reads the next ones: by the system's
- * read-ahead or, if its cache is bypassed, by the reader's own (ckpt_reader.h). */
+/* Reads the blocks that only one rank wants. Each thread of the team takes one run of blocks after
+ * another. A thread reads pieces of rows that fit the core's cache. It adds each piece to the
+ * block's checksum and gives it to the sink at once, so every byte is read from memory once and
+ * written once. A wrong checksum at a block's end ends the load. While a thread works on one piece,
+ * the disk reads the next ones: by the system's read-ahead or, if its cache is bypassed, by the
+ * reader's own (ckpt_reader.h). */
 #include "checkpoint/load/loader_private.h"
 
 #include "base/mem.h"
@@ -62,7 +63,7 @@ static uint64_t neighbours(const struct stream *s, uint64_t i, uint64_t end)
     return n;
 }
 
-/* Tells the system to read a run, by one call for each series of consecutive blocks. */
+/* Tells the system to read run number `run`, by one call for each series of consecutive blocks. */
 static void advise(const struct stream *s, uint64_t run)
 {
     if (run >= s->n_runs) return;
@@ -97,8 +98,8 @@ static bool lane_next_run(struct lane *lane)
     return true;
 }
 
-/* Sets *out to the next consecutive blocks of the lane's runs. Small blocks (an expert's codes, its
- * scales) share a read. */
+/* Sets *out to the next series of consecutive blocks of the lane's runs. Small blocks of one tensor
+ * (such as the scales of several experts) share a read. */
 static bool lane_next_series(void *ctx, struct ckpt_series *out)
 {
     struct lane *lane = ctx;
