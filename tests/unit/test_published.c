@@ -1,5 +1,6 @@
 /* Tests how published checkpoints become shoal's tensors: config.json of the text model in a
- * multimodal checkpoint, names of tensors, and the rows of fused linears. */
+ * multimodal checkpoint, names of tensors, and the rows of tensors that hold several. */
+#include "checkpoint/convert/fused_experts.h"
 #include "checkpoint/convert/published.h"
 
 #include <CUnit/CUnit.h>
@@ -161,6 +162,26 @@ static void rows_of_a_fused_linear(void)
     CU_ASSERT(published_splits(p, "model.layers.0.mlp.gate_up_proj.weight"));
     CU_ASSERT(!published_splits(p, "model.layers.0.mlp.down_proj.weight"));
     published_close(&p);
+}
+
+/* Quantized rows are read with a step, so gate and up must alternate. */
+static void quantized_experts_must_alternate(void)
+{
+    static const char *const configs[] = {"{\"architectures\":[\"GptOssForCausalLM\"]}",
+                                          "{\"architectures\":[\"Mistral4ForCausalLM\"]}"};
+    static const char name[] = "model.layers.0.mlp.experts.gate_up_proj.weight";
+    const uint64_t dims[3] = {2, 8, 32};
+    for (size_t i = 0; i < 2; i++) {
+        struct fused_part parts[FUSED_PARTS_MAX];
+        struct js_doc *doc = NULL;
+        size_t n;
+        CU_ASSERT_EQUAL_FATAL(js_parse(configs[i], strlen(configs[i]), "c", &doc).code, STATUS_OK);
+        const struct status st = fused_experts_parts(js_root(doc), name, 3, dims, true, parts, &n);
+        CU_ASSERT_EQUAL(st.code, i == 0 ? STATUS_OK : STATUS_INPUT);
+        CU_ASSERT(i > 0 || (n == 2 && parts[1].first == 1 && parts[1].step == 2));
+        CU_ASSERT(i == 0 || strstr(st.text, name) != NULL);
+        js_destroy(&doc);
+    }
 }
 
 static void pairs_and_norms(void)
@@ -355,6 +376,7 @@ void suite_published(CU_pSuite suite)
     CU_add_test(suite, "names of an encoder", names_of_an_encoder);
     CU_add_test(suite, "names of ModernBERT", names_of_modern_bert);
     CU_add_test(suite, "rows of a fused linear", rows_of_a_fused_linear);
+    CU_add_test(suite, "quantized experts must alternate", quantized_experts_must_alternate);
     CU_add_test(suite, "pairs and norms", pairs_and_norms);
     CU_add_test(suite, "layers in pairs", layers_in_pairs);
     CU_add_test(suite, "names of Ling 3", names_of_ling);

@@ -70,6 +70,12 @@ struct status fused_experts_parts(const struct js_node *config, const char *name
                            "gate as for up",
                            name, k->is_bias ? 2 : 3);
     }
+    if (by_output && step > 1 && model->has_halves) {
+        return status_make(STATUS_INPUT,
+                           "tensor '%.200s': quantized experts with all outputs of gate before "
+                           "those of up are not implemented",
+                           name);
+    }
     for (; *n < step; (*n)++) {
         struct fused_part *p = &parts[*n];
         const int n_name =

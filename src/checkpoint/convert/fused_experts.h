@@ -21,10 +21,10 @@ struct fused_part {
 };
 
 /* Local. Finds the parts [*n] of a source tensor of these dimensions; *n = 0 when the tensor is not
- * fused or the model's family is not named above. `by_output`: the source has one row per output
- * (MXFP4), as shoal's tensors have. Errors: STATUS_INPUT names the tensor that has
- * other dimensions or an odd number of outputs for gate and up, or a part whose name is too long.
- */
+ * fused or the model's family is not named above. `by_output`: the source is quantized (MXFP4) and
+ * has one row per output, as shoal's tensors have. Errors: STATUS_INPUT names the tensor if it has
+ * other dimensions, an odd number of outputs for gate and up, too long a name, or is quantized with
+ * gate and up as halves instead of alternating outputs. */
 struct status fused_experts_parts(const struct js_node *config, const char *name, uint32_t n_dims,
                                   const uint64_t *dims, bool by_output,
                                   struct fused_part parts[FUSED_PARTS_MAX], size_t *n);
