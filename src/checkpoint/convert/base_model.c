@@ -1,7 +1,7 @@
-/* Translates the architecture and the tensor names of base models without a head ("Qwen3Model"),
- * as embedding models are published, into those of the ForCausalLM architecture with the same
- * layers; also the architecture of models with a head for classes, and of encoders with the head of
- * their training. */
+/* Translates the architecture and the tensor names of base models without a head ("Qwen3Model"), as
+ * embedding models are published, into those of the ForCausalLM architecture with the same layers.
+ * Also translates the architecture of models with a head for classes, and of encoders with their
+ * pretraining head. */
 #include "checkpoint/convert/published.h"
 
 #include "base/mem.h"
@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Writes the name of shoal's architecture that has the layers of `name`. False: `name` has none of
- * the endings below, or shoal does not run that architecture. */
+/* Writes to out [n] the name of shoal's architecture that has the layers of architecture `name`.
+ * False: `name` has none of the endings below, or shoal does not run an architecture so named. */
 static bool name_of_layers(const char *name, char *out, size_t n)
 {
     static const struct {

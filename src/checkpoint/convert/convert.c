@@ -70,10 +70,12 @@ static bool is_read_for_prediction(const char *in_layer)
            strcmp(in_layer, ".shared_head.head.weight") != 0;
 }
 
-/* True when no forward pass of shoal reads this tensor: multi-token prediction (layers after those
- * of the model, "mtp." or "model.mtp.") of families for which it is not implemented, or beyond its
- * first layer; indexers of families whose attention is not sparse; and the poolers and heads of
- * encoders. */
+/* True when no forward pass of shoal reads this tensor:
+ *   - multi-token prediction, that is "mtp.", "model.mtp." and the layers from n_layers on; but
+ *     families for which it is implemented read layer n_layers (is_read_for_prediction)
+ *   - indexers of families whose attention is neither sparse nor compressed
+ *   - the poolers and unused heads of encoders
+ * n_layers: the model's layers; 0 if the config has no prediction layers. */
 static bool is_unused(const char *name, int64_t n_layers, const struct arch_family *family,
                       bool has_classes)
 {
@@ -91,8 +93,8 @@ static bool is_unused(const char *name, int64_t n_layers, const struct arch_fami
     return layer >= n_layers;
 }
 
-/* Refuses a prediction layer if config.json does not declare any in num_nextn_predict_layers; it
- * would be taken for one of the model's layers. */
+/* Refuses a tensor of a prediction layer if config.json declares no such layer in
+ * num_nextn_predict_layers; the layer would be taken for one of the model's. */
 static struct status check_prediction(const struct convert *c, const char *name, int64_t n_mtp)
 {
     static const char layers[] = "model.layers.", join[] = ".eh_proj.weight";
@@ -149,7 +151,7 @@ static bool convert_same_format(struct quant_format a, struct quant_format b)
 }
 
 /* Sets *n to the number of parts, from `first` on, that make one tensor. The parts must be experts
- * 0, 1, ... of one shape, or a single part. */
+ * 0, 1, ... of one shape and type, or a single part. */
 static struct status group_check(const struct convert *c, size_t first, size_t *n)
 {
     const struct convert_part *p = c->parts + first;
@@ -176,10 +178,11 @@ static struct status group_check(const struct convert *c, size_t first, size_t *
 
 /* ---- leaves ---- */
 
-/* Sets the leaves of a tensor whose quantized values are kept. A leaf is a whole number of groups,
- * and equal for all tensors of a kind. If one group would make too long a leaf for a short tensor,
- * the group is split into shorter groups with the same scale. whole: as in leaf_fit_group. n_cols:
- * the tensor's columns or, if widen_leaf follows, those of as many heads of value_dim. */
+/* Sets the leaves of a tensor, quantized or not, of a source whose quantized values are kept. A
+ * leaf is a whole number of groups; the group is c->group for all tensors, so that tensors of one
+ * kind have equal leaves. If one group would make too long a leaf for a short tensor, the group is
+ * split into shorter groups with the same scale. whole: as in leaf_fit_group. n_cols: the tensor's
+ * columns or, if widen_leaf follows, those of as many heads of value_dim. */
 static void leaf_of_codes(const struct convert *c, uint64_t n_cols, uint32_t whole,
                           struct ckpt_tensor_spec *spec)
 {
@@ -193,7 +196,7 @@ static void leaf_of_codes(const struct convert *c, uint64_t n_cols, uint32_t who
 }
 
 /* Changes o_proj's leaf from a number of heads of value_dim into the same number of heads of
- * full_dim; 0 if these are not whole quantization groups. */
+ * full_dim. Sets it to 0 if these heads are not whole quantization groups. */
 static void widen_leaf(const struct convert *c, struct ckpt_tensor_spec *spec)
 {
     const uint32_t group = spec->quant.kind == QUANT_NONE ? 1 : quant_kernel_group(spec->quant);
@@ -264,7 +267,7 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     const bool merged = p->expert >= 0;
     struct ckpt_tensor_spec spec = {.name = p->name,
                                     .dtype = c->options->keep_dtype ? t->dtype : c->options->dtype};
-    /* routing depends on small differences between these values */
+    /* routing depends on small differences between the selection biases */
     if (convert_has_role(p->name, WEIGHT_SELECT_BIAS) || t->needs_f32) spec.dtype = DTYPE_F32;
     if (keeps_codes(c, t)) {
         spec.quant = t->quant;
@@ -383,7 +386,7 @@ static struct status texts_write(struct convert *c)
     return status_ok();
 }
 
-/* Logs how much disk the file takes; an error if the disk has less. */
+/* Logs how much disk the file takes; an error if the file system has less free. */
 static struct status room_check(const struct convert *c)
 {
     const struct convert_options *o = c->options;
@@ -398,7 +401,7 @@ static struct status room_check(const struct convert *c)
     return ckpt_room_check(o->path, n_needed, n_free);
 }
 
-/* Does the part of a conversion that each rank does alone before rows are read. */
+/* Does what each rank does alone before rows are read; rank 0 also begins the file. */
 static struct status convert_begin(struct convert *c)
 {
     TRY(source_open(c->options->source, &c->source));

@@ -18,18 +18,20 @@ struct comm;       /* parallel/comm/comm.h */
 struct team;       /* base/team.h */
 
 /* Local. Changes the formats, leaves and quantization methods of the tensors to be written, specs
- * [ckpt_tensor_count(list)]; QUANT_NONE and a dtype mean floats. Must not change names and shapes.
- * `list` has the config, and the tensors as they would be written without this callback; no weights
- * can be read from it. The callback must make the same choice on all ranks. */
+ * [ckpt_tensor_count(list)]; a spec with QUANT_NONE is stored as floats of its dtype. Must not
+ * change names and shapes. `list` has the config, and the tensors as they would be written without
+ * this callback; no weights can be read from it. The callback must make the same choice on all
+ * ranks. */
 typedef struct status convert_choose(void *ctx, struct ckpt *list, struct ckpt_tensor_spec *specs);
 
 struct convert_options {
     const char *source; /* a Hugging Face directory or a .gguf file */
     const char *path;   /* the .h5 to be written */
-    bool keep_dtype;    /* the source's types; quantized tensors get config.json's type, or f16 */
+    bool keep_dtype;    /* floats get the source's type; quantized tensors that become floats get
+                           config.json's type, f16 if it names none */
     enum dtype dtype;   /* type of tensors stored as floats, unless keep_dtype */
-    bool keep_codes;    /* keep quantized tensors unchanged if shoal has their format; never kv_b,
-                           which latent attention splits */
+    bool keep_codes;    /* take over quantized values unchanged if shoal has their format; but never
+                           those of kv_b, which latent attention splits */
     /* May be NULL. If it changes the format or dtype of a tensor, convert makes the rows from the
      * values that the file would hold without it, rounding to nearest. So the bytes are those of a
      * file that is first converted without `choose` and then quantized with the same choice. */
@@ -37,8 +39,8 @@ struct convert_options {
     void *choose_ctx;
     struct background *writer; /* borrowed: writes the file on rank 0; NULL: convert makes one. It
                                   must be made before the team, which binds the calling thread */
-    struct team *team;         /* dequantizes and rounds; NULL: the calling thread */
-    /* For tests: returns the free bytes on the file system of `path`; NULL: asks it. */
+    struct team *team; /* works on tensors that `choose` changes; NULL: the calling thread */
+    /* For tests: returns the free bytes on the file system of `path`; NULL: ckpt_room_free. */
     struct status (*free_bytes)(const char *path, uint64_t *n_free);
     /* Called after each chunk of rows, on rank 0's writing thread; may be NULL. */
     void (*progress)(void *ctx, const char *tensor, uint64_t done_bytes, uint64_t total_bytes);
@@ -50,7 +52,7 @@ enum convert_way {
     CONVERT_KEPT,    /* the quantized values of the source, unchanged */
     CONVERT_WIDENED, /* quantized in the source, floats in the file */
     CONVERT_ROUNDED, /* floats in the source, quantized in the file */
-    CONVERT_AGAIN,   /* quantized in both, in different formats */
+    CONVERT_AGAIN,   /* quantized in both, but rounded anew */
     CONVERT_WAY_COUNT
 };
 
@@ -71,7 +73,8 @@ struct convert_result {
     struct convert_count counts[CONVERT_COUNTS_MAX];
     size_t n_counts;
     uint64_t n_bytes;       /* bytes of weights written */
-    struct quant_loss loss; /* the error that CONVERT_AGAIN added to its tensors */
+    struct quant_loss loss; /* the error of rounding quantized values into another format; values
+                               that were read as floats (without keep_codes) do not count */
     uint64_t n_overflowed;  /* finite values that became infinite in a narrower type */
     double seconds;
 };

@@ -1,4 +1,4 @@
-/* Makes rows of one format from the values of rows of another. */
+/* Makes rows in one format from the values of rows in another format. */
 #include "base/mem.h"
 #include "checkpoint/convert/convert_private.h"
 #include "quant/quantize.h"
@@ -37,7 +37,8 @@ struct status convert_reserve(void *buffer, size_t *n_bytes, size_t n_wanted)
     return status_ok();
 }
 
-/* Quantizes the values by rounding. */
+/* Quantizes c->values by rounding. again: the values come from quantized rows, so the loss is
+ * added. */
 static struct status codes_make(struct convert *c, uint64_t row0, bool again,
                                 const struct convert_rows *to)
 {

@@ -1,6 +1,6 @@
-/* Checks that a prediction layer (multi-token prediction) is whole. One that lacks a tensor gives
- * no draft tokens, so its tensors are left out, with a warning; the rest of the model needs none of
- * them. Whether other layers are whole is checked when the file is read (weights_check). */
+/* Checks that a prediction layer (multi-token prediction) is whole. A layer that lacks a tensor
+ * gives no draft tokens, so its tensors are left out, with a warning; the rest of the model needs
+ * none of them. Whether other layers are whole is checked when the file is read (weights_check). */
 #include "arch/arch_tensors.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -22,8 +22,8 @@ static size_t find_predict_part(const struct convert *c, const char *name)
     return i;
 }
 
-/* True when the source has a tensor of the layer, and all experts of it; if not, writes the name of
- * the missing tensor to `missing`. */
+/* True when the source has the tensor `name`, with all its experts; if not, writes the name of the
+ * missing tensor to missing [n]. */
 static bool is_there(const struct convert *c, const struct arch *m, const char *name, char *missing,
                      size_t n)
 {
@@ -39,7 +39,8 @@ static bool is_there(const struct convert *c, const struct arch *m, const char *
     return true;
 }
 
-/* True when the source has all tensors of the prediction layer. */
+/* True when the source has all tensors of the prediction layer; if not, writes the name of the
+ * first missing tensor to missing [n]. */
 static bool has_whole_layer(const struct convert *c, const struct arch *m, char *missing, size_t n)
 {
     const uint64_t parts = arch_layer_parts(m, m->n_layers);

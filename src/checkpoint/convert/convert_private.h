@@ -37,10 +37,11 @@ struct convert {
     size_t n_parts;
     struct convert_tensor *tensors; /* owned [n_tensors] */
     size_t n_tensors;
-    uint32_t value_dim; /* inputs of a head of o_proj; 0: unknown */
+    uint32_t value_dim; /* inputs of o_proj from one head, or one group of heads; 0: unknown */
     uint32_t full_dim;  /* the same in Gemma-4's layers without a window; 0: as value_dim */
     uint64_t n_heads;   /* of o_proj; 0 if full_dim is 0 */
-    uint32_t group;     /* the largest group of kept codes, in inputs; 0: no codes are kept */
+    uint32_t group;     /* the largest kernel group (quant_kernel_group) of the tensors whose
+                           quantized values are kept, in inputs; 0: none are kept */
     char *scratch;      /* owned; scratch memory for source_rows */
     size_t n_scratch_bytes;
     char *taken; /* owned; rows as read from the source, before they become values */
@@ -57,23 +58,24 @@ struct convert {
  * message), STATUS_MEMORY. */
 struct status convert_all_rows(struct convert *c);
 
-/* Local, after the parts are listed and sorted. Leaves out the tensors of a prediction layer of
- * which one is missing; rank 0 warns. Errors: STATUS_MEMORY. */
+/* Local, after the parts are listed and sorted. Leaves out all tensors of a prediction layer if one
+ * of them is missing; rank 0 warns. Errors: STATUS_MEMORY. */
 struct status convert_check_prediction(struct convert *c);
 
-/* Some rows of a tensor in memory. Each dataset begins at a cache line, after the dataset before
- * it. */
+/* Some rows of a tensor in memory: its datasets (codes, scales, zeros; floats: one) in this order,
+ * each from the start of a cache line. */
 struct convert_rows {
     const struct ckpt_tensor_spec *spec;
     uint64_t n_rows;
     char *bytes; /* [convert_rows_bytes] */
 };
 
-/* Local. Return the bytes of n_rows rows, and where each dataset lies (plain: only `codes`). */
+/* Local. Return the bytes of n_rows rows, and where each dataset lies (floats: in `codes`). */
 uint64_t convert_rows_bytes(const struct ckpt_tensor_spec *spec, uint64_t n_rows);
 struct quant_block convert_rows_block(const struct convert_rows *r);
 
-/* Local. Grows *buffer to n_wanted bytes; its content is lost. Errors: STATUS_MEMORY. */
+/* Local. Makes *buffer at least n_wanted bytes long; a buffer that grows loses its content. Errors:
+ * STATUS_MEMORY. */
 struct status convert_reserve(void *buffer, size_t *n_bytes, size_t n_wanted);
 
 /* Local. Changes the format or type of rows: makes `to` from the values of `from`. to->bytes

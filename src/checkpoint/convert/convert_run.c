@@ -1,6 +1,6 @@
-/* Converts rows, a chunk at a time. In each round every rank converts one chunk. Rank 0 receives
- * them in order and hands them to a thread that writes them, while all ranks convert the chunks of
- * the next round:
+/* Converts rows, a chunk at a time. In each round every rank converts one chunk. Rank 0 then
+ * receives the other ranks' chunks, and hands all chunks in order to a thread that writes them.
+ * Meanwhile the other ranks convert their chunks of the next round. With three ranks:
  *
  *     rank 0    make 0 | receive 1  receive 2 | make 3 | ...
  *     writer           | write 0    write 1     write 2 | write 3 ...
@@ -45,7 +45,7 @@ struct round {
 
 /* ---- chunks ---- */
 
-/* Returns how many rows are read together. */
+/* Returns the number of rows of a chunk; the last chunk of a source tensor may have fewer. */
 static uint64_t chunk_rows(const struct source_tensor *t)
 {
     uint64_t n = CHUNK_BYTES / sizeof(float) / t->n_cols;
@@ -78,7 +78,7 @@ static uint64_t chunk_bytes(const struct chunk *k)
     return convert_rows_bytes(&k->tensor->spec, k->n_rows);
 }
 
-/* Returns the bytes of a chunk in the file, which has no padding between rows and scales. */
+/* Returns the bytes of a chunk in the file, which has no padding after the rows of a dataset. */
 static uint64_t chunk_file_bytes(const struct chunk *k)
 {
     uint64_t row_bytes = 0;
@@ -205,9 +205,9 @@ static struct status transferred(int rc, const char *what)
     return status_make(STATUS_LOST, "%s failed: %s", what, reason);
 }
 
-/* Receives, on rank 0, all chunks of the round and has them written in order. The last one may
- * still be being written on return. After a failed write, still receives the other ranks' chunks,
- * so that no rank waits. */
+/* On rank 0: receives all chunks of the round and has them written in order. On return the writer
+ * may still be busy with the last chunk. After a failed write, the other ranks' chunks are still
+ * received, so that no rank waits. */
 static struct status round_write(struct convert *c, struct round *r, struct cursor at, char *own)
 {
     struct status st = status_ok();
@@ -263,7 +263,7 @@ static struct status convert_rounds_run(struct convert *c, struct round *r)
     return convert_run_agree(c, mine);
 }
 
-/* **Collective (world)**. Adds up the ranks' counts, on rank 0, and tells all ranks the sums. */
+/* **Collective (world)**. Adds up the ranks' counts on rank 0, and sends the sums to all ranks. */
 static struct status results_add(struct convert *c)
 {
     const MPI_Comm world = comm_handle(c->comm, COMM_WORLD);

@@ -1,6 +1,7 @@
-/* Reads GGUF, versions 2 and 3, little endian: metadata of all types, and tensors row by row,
- * dequantized to f32. The bytes are untrusted and checked before use. Knows no models: names and
- * values are those of the file (gguf_model.h interprets them). Called by convert. Format:
+/* Reads GGUF, versions 2 and 3, little endian: metadata of all types but arrays of arrays, and
+ * tensors row by row, as stored, as f32, or as codes and scales. The bytes are untrusted and
+ * checked before use. Knows no models: names and values are those of the file (gguf_model.h
+ * interprets them). Called by convert. Format:
  * https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
 #ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_H
 #define SHOAL_CHECKPOINT_CONVERT_GGUF_H
@@ -64,7 +65,7 @@ struct gguf_tensor {
     const char *name; /* borrowed */
     enum gguf_quant quant;
     uint32_t n_dims;              /* 1..GGUF_DIMS_MAX */
-    uint64_t dims[GGUF_DIMS_MAX]; /* row-major, the last is a row: the file's order reversed */
+    uint64_t dims[GGUF_DIMS_MAX]; /* row-major, the last is n_cols: the file's order reversed */
     uint64_t n_rows, n_cols;
     uint64_t row_bytes; /* bytes of a stored row */
     uint64_t offset;    /* byte offset in the file */
@@ -119,8 +120,8 @@ struct status gguf_read_floats(const struct gguf *g, const struct gguf_tensor *t
 void gguf_dequantize(enum gguf_quant quant, const void *in, uint64_t n, float *out);
 /* Local. Sets *out to the format in which a type's quantized values can be kept unchanged: Q4_0
  * becomes int4 in groups of 32; Q8_0, Q5_0, IQ4_NL and IQ4_XS become int8 in groups of 32; MXFP4
- * stays MXFP4. False for all others: Q4_1, Q5_1 and most K types add a float to each group, which
- * is no integer zero point; the rest have groups of 16. */
+ * stays MXFP4. False for floats and for all other quantized types: Q4_1, Q5_1, Q2_K, Q4_K and Q5_K
+ * add a float to each group, which is no integer zero point; Q3_K and Q6_K have groups of 16. */
 bool gguf_quant_format(enum gguf_quant quant, struct quant_format *out);
 /* Local. Converts rows of a type that gguf_quant_format accepts to codes and scales. False when a
  * Q8_0 code is -128, which llama.cpp never writes and int8 does not have, or when an MXFP4 scale is

@@ -23,7 +23,8 @@ static float half_at(const uint8_t *p)
     return f32_from_f16(gguf_dequant_u16_at(p));
 }
 
-/* Returns bit number `bit` of `bits`, which holds the fifth bit of each element, as 16 or 0. */
+/* Returns 16 if bit number `bit` of `bits` is set, otherwise 0. `bits` holds the fifth bit of each
+ * element. */
 static int fifth(uint32_t bits, int bit)
 {
     return (int)(bits >> bit & 1u) << 4;

@@ -78,8 +78,8 @@ const struct gguf_family *gguf_family_at(enum gguf_arch arch);
     "llama, llama4, qwen2, qwen3, qwen3moe, gpt-oss, gemma2, gemma3, granite, granitemoe, olmoe, " \
     "glm4moe, deepseek2 or qwen3next"
 
-/* Local. Returns the name, within a layer, of a tensor other than experts and their router; NULL:
- * none. */
+/* Local. Returns a tensor's Hugging Face name within a layer, from the family's list or the common
+ * one; NULL: both lack it (gguf_model.c names most families' experts and routers). */
 const char *gguf_family_name(const struct gguf_family *f, const char *suffix);
 
 /* Local. Returns how many dimensions Hugging Face's tensor has, where GGUF leaves out those of size

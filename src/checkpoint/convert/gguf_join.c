@@ -20,7 +20,7 @@ struct run {
     uint64_t row0, n_rows;
 };
 
-/* Returns the run that begins with a row of the joined tensor and has at most n_max rows. */
+/* Returns the run that begins with row `row` of the joined tensor and has at most n_max rows. */
 static struct run run_at(const struct gguf_join *j, uint64_t row, uint64_t n_max)
 {
     uint64_t n = 0;

@@ -14,16 +14,18 @@ struct gguf_model {
     const struct gguf *file; /* borrowed */
     enum gguf_arch arch;
     const struct gguf_family *family; /* of arch */
-    int64_t n_layers, n_predict;      /* the prediction layers are left out */
+    int64_t n_layers, n_predict; /* n_layers without the prediction layers, which are left out */
     int64_t n_context, width, ffn, expert_ffn, n_vocab;
     int64_t n_heads, n_kv_heads;
-    int64_t head_dim, value_dim; /* of a head's queries and keys, and of its values */
+    int64_t head_dim, value_dim; /* elements of a head's queries and keys, and of its values */
     int64_t rotary;              /* the rotated elements of head_dim */
-    int64_t kv_lora;             /* latent attention's width of keys and values; 0 without */
+    int64_t kv_lora;             /* width of latent attention's compressed keys and values; 0: no
+                                    latent attention */
     struct {
-        int64_t n_key_heads, key_dim;  /* a key head's elements */
-        int64_t value_dim, value_rows; /* a value head's elements; those of all of a key head's */
-    } delta;                           /* sizes of a gated delta rule; 0 without */
+        int64_t n_key_heads, key_dim;  /* key heads; elements of one */
+        int64_t value_dim, value_rows; /* elements of a value head, and of all value heads that
+                                          share a key head */
+    } delta;                           /* sizes of a gated delta rule; 0: none */
     double rope_theta, norm_eps;
     bool tied;           /* no output.weight: the head is the embedding */
     bool attention_bias; /* q, k and v have biases */
@@ -45,7 +47,8 @@ struct gguf_target {
     bool is_decay;      /* the values are -exp(A_log); gguf_delta_decays turns them into A_log */
 };
 
-/* Local. Errors: STATUS_INPUT for an unknown tensor, and for decays that are not F32. */
+/* Local. Translates t's name and dimensions. Errors: STATUS_INPUT for an unknown tensor, for paired
+ * q or k of another number of rows than their heads have, and for decays that are not F32. */
 struct status gguf_model_target(const struct gguf_model *m, const struct gguf_tensor *t,
                                 struct gguf_target *out);
 
@@ -79,7 +82,7 @@ struct status gguf_model_tokenizer(const struct gguf_model *m, struct strbuf *ou
 /* The tensor of Llama 3's rotary scaling, which goes into the config. */
 #define GGUF_ROPE_FREQS "rope_freqs.weight"
 
-/* gguf_rope.c. Local. Appends "rope_scaling" if the file has any; `prefix` is the prefix of the
+/* gguf_rope.c. Local. Appends "rope_scaling" if the file scales RoPE; `prefix` is the prefix of the
  * architecture's keys. Errors: STATUS_INPUT for a kind that is not supported, STATUS_MEMORY. */
 struct status gguf_model_rope(const struct gguf_model *m, const char *prefix, struct strbuf *out);
 

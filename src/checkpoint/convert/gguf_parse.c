@@ -125,7 +125,6 @@ unsigned gguf_type_bytes(enum gguf_type type)
     }
 }
 
-/* Sets *out to the integer of a stored scalar; false for floats and for u64 values above int64. */
 bool gguf_scalar_int(enum gguf_type type, uint64_t raw, int64_t *out)
 {
     switch (type) {

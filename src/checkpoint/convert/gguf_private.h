@@ -16,8 +16,8 @@ struct gguf_array {
 struct gguf_value {
     char *key; /* owned */
     enum gguf_type type;
-    int64_t i; /* integers and bool; a u64 above int64 sets huge */
-    bool huge;
+    int64_t i;  /* integers and bool */
+    bool huge;  /* i does not have the value: a u64 above int64, or a float */
     double f;   /* f32, f64 */
     char *text; /* owned: string */
     size_t n_text;

@@ -1,4 +1,4 @@
-/* Writes a GGUF file's RoPE in config.json's terms. */
+/* Writes a GGUF file's RoPE scaling in config.json's terms. */
 #include "checkpoint/convert/gguf_model.h"
 
 #include "base/mem.h"

@@ -36,7 +36,7 @@ static bool member_value(const struct gguf_model *m, const struct gguf_member *o
     double x;
     bool flag;
     snprintf(full, sizeof full, "%s.%s", m->family->gguf, own->key);
-    if (strcmp(own->key, "expert_feed_forward_length") == 0) { /* else feed_forward_length */
+    if (strcmp(own->key, "expert_feed_forward_length") == 0) { /* read by gguf_model_read */
         put_int(out, own->hf, m->expert_ffn);
         return true;
     }
@@ -79,7 +79,7 @@ static bool has_own_expert_width(const struct gguf_family *f)
     return false;
 }
 
-/* Appends the sizes of heads. */
+/* Appends the numbers and sizes of heads. */
 static void put_heads(const struct gguf_model *m, struct strbuf *out)
 {
     put_int(out, "num_attention_heads", m->n_heads);

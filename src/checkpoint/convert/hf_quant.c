@@ -15,7 +15,8 @@ static const struct kind {
     enum hf_layout layout;
     const char *suffix, *method;
     const char *scales[N_SCALES], *zeros, *g_idx; /* suffixes; of `scales` only one may exist */
-    const char *others[N_OTHERS]; /* for activations; .weight_shape, which packed_find reads */
+    const char *others[N_OTHERS]; /* those for activations, which are not read; .weight_shape, which
+                                     packed_find reads */
 } kinds[] = {
     {HF_GPTQ, ".qweight", "gptq", {".scales"}, ".qzeros", ".g_idx", {NULL}},
     {HF_PACKED,
@@ -185,7 +186,8 @@ static uint64_t up(uint64_t n, uint64_t unit)
     return n / unit + (n % unit != 0);
 }
 
-/* Describes GPTQ or AWQ: words along inputs (GPTQ) or outputs (AWQ), scales [groups, outputs]. */
+/* Describes GPTQ or AWQ: codes packed into words along the inputs (GPTQ) or the outputs (AWQ),
+ * scales [groups, outputs]. */
 static struct status columns_find(const struct safetensors *s, const struct js_node *config,
                                   struct hf_quant *q)
 {
@@ -210,7 +212,7 @@ static struct status columns_find(const struct safetensors *s, const struct js_n
         q->zeros->dtype != DTYPE_I32) {
         return hf_quant_bad(s, t, "its scales and qzeros do not fit bits and group_size");
     }
-    /* zero points of 8 make symmetric int4; they are checked when they are read */
+    /* symmetric int4 has zero points of 8; zeros_check checks them when they are read */
     q->has_zeros = !(q->bits == 4 && js_bool(js_get(config, "sym"), &sym) && sym);
     return status_ok();
 }
@@ -311,7 +313,8 @@ static bool is_deepseek(const struct safetensors_tensor *scales)
     return ends_with(scales->name, "_inv") || ends_with(scales->name, ".scale");
 }
 
-/* Describes bytes that are no fp8: packed E2M1 beside E8M0 or DeepSeek's names, otherwise int8. */
+/* Describes a tensor of type I8: packed E2M1 if its scales are E8M0 or have DeepSeek's names,
+ * otherwise int8. */
 static struct status int8_find(const struct safetensors *s, struct hf_quant *q)
 {
     if (q->scales == NULL)
@@ -323,7 +326,7 @@ static struct status int8_find(const struct safetensors *s, struct hf_quant *q)
     return row_zeros_find(s, q);
 }
 
-/* Describes tensors of one byte per value: E4M3, E5M2 or int8; or of packed E2M1. */
+/* Describes a tensor of bytes: E4M3, E5M2, int8, or packed E2M1. */
 static struct status bytes_find(const struct safetensors *s, const struct js_node *config,
                                 struct hf_quant *q)
 {
@@ -367,8 +370,9 @@ static struct status mxfp4_find(const struct safetensors *s, struct hf_quant *q)
     return status_ok();
 }
 
-/* Describes BitNet's ternary weights: in each byte of row r of `rows`, bits 2 i and 2 i + 1 hold an
- * element of the weight's row r + i * rows, as value + 1. */
+/* Describes BitNet's ternary weights. The source tensor has n_out / 4 rows of bytes. In a byte of
+ * its row r, bits 2 i and 2 i + 1 hold an element of the weight's row r + i * n_out / 4, as value +
+ * 1. */
 static struct status ternary_find(const struct safetensors *s, struct hf_quant *q)
 {
     const struct safetensors_tensor *t = q->codes;

@@ -24,7 +24,7 @@ enum hf_layout {
     HF_TERNARY, /* BitNet: four rows in a byte, two bits each, one scale for the tensor */
 };
 
-enum { HF_TERNARY_ROWS = 4 }; /* of a byte */
+enum { HF_TERNARY_ROWS = 4 }; /* rows of the weight in one byte */
 
 /* One quantized weight of a source. */
 struct hf_quant {
@@ -33,12 +33,12 @@ struct hf_quant {
     uint32_t n_dims;
     uint64_t dims[CKPT_DIMS_MAX];
     uint64_t n_out, n_in;       /* outputs of all experts together; inputs */
-    uint32_t bits;              /* bits of a code */
+    uint32_t bits;              /* bits of a code; HF_TERNARY: of the int4 codes that it becomes */
     uint64_t group, n_groups;   /* inputs that share a scale in the source; number of such groups */
     uint64_t block_rows;        /* outputs that share a scale */
     uint64_t step, first;       /* row r of the weight is the source's row first + r * step */
     bool zero_is_one_less;      /* GPTQ's first version stores zero - 1 */
-    bool has_zeros;             /* some zero points differ from the middle of the range */
+    bool has_zeros;             /* zero points may differ from the middle of the range */
     struct quant_format format; /* the format in which the quantized values can be kept; QUANT_NONE:
                                    they can only be read as floats */
     const char *method; /* "gptq", "awq", "compressed-tensors", "fp8", "mxfp4", "fp4", "bitnet" */
@@ -47,24 +47,27 @@ struct hf_quant {
     const struct safetensors_tensor *codes, *scales, *zeros, *g_idx;
 };
 
-/* Local. Refuses a quantization_config whose method, format or number of bits is not one of the
- * above, and an expert_dtype that is neither fp4 nor fp8, there or in config.json itself. `config`
- * is the source's config.json. Errors: STATUS_INPUT names what was found. */
+/* Local. Refuses a quantization_config whose method, format or number of bits shoal does not read,
+ * and an expert_dtype other than fp4 and fp8, in quantization_config or in config.json itself.
+ * `config` is the source's config.json. Errors: STATUS_INPUT names what was found. */
 struct status hf_quant_check(const struct js_node *config);
 
-/* Local. Fills *out if tensor t of s is the main tensor of a quantized weight; otherwise its layout
- * is HF_PLAIN. Errors: STATUS_INPUT names the tensor and what is not supported; STATUS_MEMORY. */
+/* Local. Fills *out if tensor t of s is the main tensor of a quantized weight; otherwise sets
+ * out->layout to HF_PLAIN. Errors: STATUS_INPUT names the tensor and what is not supported;
+ * STATUS_MEMORY. */
 struct status hf_quant_find(const struct safetensors *s, const struct safetensors_tensor *t,
                             const struct js_node *config, struct hf_quant *out);
 
-/* Local. True when the name is of another tensor (scales, zeros, ...) of a quantized weight of s,
- * or of a scale of a KV cache. */
+/* Local. True for the name of a quantized weight's tensor other than its main one (scales, zeros,
+ * ...), where s has the main one; and for a KV cache's scale. */
 bool hf_quant_is_part(const struct safetensors *s, const char *name);
 
-/* The raw bytes of one weight, or of some of its rows, in memory. Zeroed before the first use. */
+/* The raw bytes of one weight, or of some of its rows, in memory. The caller zeroes it before the
+ * first use. */
 struct hf_raw {
     const struct hf_quant *of; /* borrowed; the weight to which the bytes belong; NULL: none */
-    uint64_t row0, n_rows; /* the rows in memory: all rows when the layout stores inputs first */
+    uint64_t row0, n_rows; /* the rows in memory; all rows of GPTQ, AWQ and ternary weights, whose
+                              rows do not lie one after another */
     void *codes, *scales, *zeros; /* owned */
     int32_t *g_idx;               /* owned */
     uint8_t *row_codes;           /* owned [n_in]: quantized values of one row, one per byte */

@@ -26,7 +26,8 @@ static bool is_by_input(const struct hf_quant *q)
     return q->layout == HF_GPTQ || q->layout == HF_AWQ;
 }
 
-/* True when a row's codes are not together in the source: all rows are then read at once. */
+/* True when consecutive rows do not lie one after another in the source: all rows are then read at
+ * once. */
 static bool is_spread(const struct hf_quant *q)
 {
     return is_by_input(q) || q->layout == HF_TERNARY;
@@ -101,8 +102,8 @@ static struct status hf_quant_rows_fetch(const struct safetensors *s, const stru
 
 /* ---- one row ---- */
 
-/* Returns the number of the nibble that holds output n in a word of AWQ. A word's 8 nibbles are the
- * outputs 0 2 4 6 1 3 5 7. */
+/* Returns the number of the nibble that holds output n in a word of AWQ. A word's 8 nibbles, from
+ * the lowest, are the outputs 0 2 4 6 1 3 5 7. */
 static unsigned awq_place(uint64_t n)
 {
     return (unsigned)(n % 8 / 2 + n % 2 * 4);
@@ -142,7 +143,7 @@ static void row_codes(const struct hf_quant *q, struct hf_raw *raw, uint64_t n)
     case HF_INT8:
         for (uint64_t k = 0; k < q->n_in; k++) out[k] = bytes[k] ^ 0x80;
         break;
-    case HF_TERNARY: { /* value + 1, for a format whose zero is QUANT_INT4_ZERO */
+    case HF_TERNARY: { /* the file has value + 1, int4 has value + QUANT_INT4_ZERO */
         const uint64_t n_rows = q->n_out / HF_TERNARY_ROWS, shift = 2 * (n / n_rows);
         bytes = (const uint8_t *)raw->codes + n % n_rows * q->n_in;
         for (uint64_t k = 0; k < q->n_in; k++)
@@ -161,8 +162,8 @@ static uint8_t zero_at(const struct hf_quant *q, const struct hf_raw *raw, uint6
     const uint32_t *words = raw->zeros;
     if (words == NULL) return (uint8_t)(1u << (q->bits - 1));
     if (is_by_input(q)) {
-        /* version 1 subtracted 1 from each zero point by one subtraction from the whole word, with
-         * borrows */
+        /* GPTQ's version 1 subtracts 1 from all zero points of a word by one subtraction, with
+         * borrows between them; the addition undoes it */
         const uint32_t ones = !q->zero_is_one_less ? 0 : q->bits == 4 ? 0x11111111u : 0x01010101u;
         const unsigned place = q->layout == HF_AWQ ? awq_place(n) : (unsigned)(n % per_word);
         return (uint8_t)((words[g * (q->n_out / per_word) + n / per_word] + ones) >>

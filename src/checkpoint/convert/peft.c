@@ -121,7 +121,7 @@ static bool is_listed_key(const char *const *list, const char *key)
     return false;
 }
 
-/* True for the values by which a field of peft is off. */
+/* True for a value that switches a field of peft off: null, false, 0, or empty. */
 static bool is_off(const struct js_node *value)
 {
     bool yes = false;
@@ -167,7 +167,7 @@ static struct status check_peft_text(const struct js_node *root, const char *key
 
 /* Refuses initializations that also change the base model's weights (PiSSA, OLoRA, LoftQ,
  * CorDA). */
-static struct status check_beginning(const struct js_node *root)
+static struct status check_initialization(const struct js_node *root)
 {
     static const char *const kinds[] = {"gaussian", "orthogonal", "eva", NULL};
     const char *key = "init_lora_weights";
@@ -181,8 +181,9 @@ static struct status check_beginning(const struct js_node *root)
         "base model as they are");
 }
 
-/* Checks the keys of rank_pattern or alpha_pattern. peft takes a key as a regular expression for
- * the end of a module's name after a dot; only keys without special characters are accepted. */
+/* Checks the keys and values of rank_pattern or alpha_pattern. peft takes a key as a regular
+ * expression for the end of a module's name after a dot; only keys of letters, digits, underscores
+ * and dots are accepted. */
 static struct status check_pattern(const struct js_node *root, const char *key)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
@@ -212,7 +213,7 @@ static struct status check_peft_fields(const struct js_node *root)
     if (js_type(root) != JS_OBJECT) return status_make(STATUS_INPUT, "expected an object");
     TRY(check_peft_text(root, "peft_type", "LORA"));
     if (js_get(root, "bias") != NULL) TRY(check_peft_text(root, "bias", "none"));
-    TRY(check_beginning(root));
+    TRY(check_initialization(root));
     TRY(check_pattern(root, "rank_pattern"));
     TRY(check_pattern(root, "alpha_pattern"));
     value = js_get(root, "use_rslora");
@@ -247,7 +248,7 @@ static const struct js_node *pattern_of(const struct js_node *pattern, const cha
     return NULL;
 }
 
-/* Sets the rank and the scaling of a module; module "": of the adapter as a whole. */
+/* Sets the rank and the scaling of a module; for module "", those of the adapter as a whole. */
 static struct status scale_of(const struct js_node *root, const char *module, size_t n_module,
                               struct peft_scale *out)
 {
@@ -267,7 +268,8 @@ static struct status scale_of(const struct js_node *root, const char *module, si
 
 /* ---- tensors ---- */
 
-/* Checks one tensor of a pair: its shape by the rank, and that the other one is there. */
+/* Checks one tensor of a pair: its type, its shape by the rank, and that the pair's other tensor
+ * exists. Sets the pair's rank and scaling. */
 static struct status check_tensor(const struct js_node *root, const struct safetensors *tensors,
                                   const struct safetensors_tensor *t, struct peft_scale *scale)
 {

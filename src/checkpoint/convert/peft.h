@@ -24,8 +24,8 @@ struct status peft_config(const char *folder, const struct safetensors *tensors,
                           struct strbuf *out);
 
 /* Local. Writes to out [n] a tensor's name in the checkpoint,
- * "model.layers.0.self_attn.q_proj.lora_A.weight". Errors: STATUS_INPUT when it is neither A nor B
- * of a linear outside the experts. */
+ * "model.layers.0.self_attn.q_proj.lora_A.weight". Errors: STATUS_INPUT when the tensor is neither
+ * A nor B of a linear outside the experts, or its name is too long. */
 struct status peft_tensor_name(const char *name, char *out, size_t n);
 
 #endif

@@ -15,7 +15,7 @@ enum rows_kind {
     ROWS_HALVES,
     ROWS_FLAT,  /* [1, n] becomes [n], and so does [1, 1, n, 1] */
     ROWS_MAMBA, /* Mamba-2's projections: z, x, B, C, dt */
-    ROWS_CONV,  /* its convolution's channels: x, B, C */
+    ROWS_CONV,  /* the channels of Mamba-2's convolution: x, B, C */
 };
 
 /* A tensor whose name ends with `from` becomes tensors whose names end with `to` instead. */
@@ -236,9 +236,9 @@ static void rename_experts(char *name)
     memmove(at + strlen(to), at + strlen(from), strlen(at + strlen(from)) + 1);
 }
 
-/* Renames a tensor of a published layer n, which is two of shoal's layers. A tensor with a number 0
- * or 1 after its block's name belongs to layer 2 n or 2 n + 1, any other to layer 2 n. A name that
- * would be too long is not changed, so no layer has the tensor. */
+/* Renames a tensor of a published layer L, which is two of shoal's layers. A tensor with a number 0
+ * or 1 after its block's name belongs to layer 2 L or 2 L + 1, any other to layer 2 L. A name that
+ * would not fit name [n] is not changed, so its layer lacks the tensor. */
 static void rename_paired(char *name, size_t n)
 {
     static const char prefix[] = "model.layers.";
@@ -262,8 +262,8 @@ static void rename_paired(char *name, size_t n)
     if (length < (int)sizeof out && (size_t)length < n) memcpy(name, out, (size_t)length + 1);
 }
 
-/* Returns the layer of a tensor's name, and sets *rest to what follows its number; n_layers: the
- * tensor is of no layer. */
+/* Returns the layer of a tensor's name, and sets *rest to the text after the layer's number.
+ * Returns n_layers if the tensor belongs to none of the model's layers. */
 static unsigned long layer_of_name(const struct arch *m, char *name, char **rest)
 {
     static const char prefix[] = "model.layers.";
@@ -272,8 +272,9 @@ static unsigned long layer_of_name(const struct arch *m, char *name, char **rest
     return layer < m->n_layers ? layer : m->n_layers;
 }
 
-/* Replaces the beginning of `rest`, which is the end of a name [n], by the first pair that fits. A
- * name that would become too long is not changed, so the layer lacks the tensor. */
+/* `rest` is the end of name [n]. Replaces its beginning by the first of the pairs {from, to} whose
+ * `from` it begins with. A name that would become too long is not changed, so its layer lacks the
+ * tensor. */
 static void rename_block(char *name, size_t n, char *rest, const char *const (*pairs)[2],
                          size_t n_pairs)
 {
@@ -305,8 +306,8 @@ static void rename_mixer(const struct arch *m, char *name, size_t n)
         rename_block(name, n, rest, recurrent, sizeof recurrent / sizeof recurrent[0]);
 }
 
-/* Replaces every occurrence of `from` in the name [n] by `to`. A name that would become too long is
- * not changed; it is then no name of a tensor. */
+/* Replaces every occurrence of `from` in name [n] by `to`. Stops when the name would become too
+ * long; its layer then lacks the tensor. */
 static void replace_all(char *name, size_t n, const char *from, const char *to)
 {
     const size_t n_from = strlen(from), n_to = strlen(to);
@@ -334,7 +335,7 @@ static void rename_short(char *name, size_t n)
         {".attn.wq_a.", ".self_attn.q_a_proj."},
         {".attn.q_norm.", ".self_attn.q_a_layernorm."},
         {".attn.wq_b.", ".self_attn.q_b_proj."},
-        {".attn.norm.", ".self_attn.kv_norm."}, /* as transformers writes it */
+        {".attn.norm.", ".self_attn.kv_norm."}, /* the left name is transformers' */
         {".attn.wo_a.", ".self_attn.o_a_proj."},
         {".attn.wo_b.", ".self_attn.o_b_proj."},
         {".attn.indexer.compressor.", ".self_attn.indexer."},

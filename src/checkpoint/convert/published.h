@@ -60,19 +60,20 @@ struct status published_parts(const struct published *p, const char *name, uint3
                               const uint64_t *dims,
                               struct published_part parts[PUBLISHED_PARTS_MAX], size_t *n);
 
-/* published_encoder.c. Local. Writes shoal's name of an encoder's tensor to out [n]; a tensor of
- * another part keeps its name. published_encoder_is_unread: true when nothing reads the tensor with
- * the name so written: it is of the pooler, or of a head that only training uses. has_classes: the
- * checkpoint has a head for classes. */
+/* published_encoder.c. Local. Writes shoal's name of an encoder's tensor to out [n]; a tensor for
+ * which shoal has no name keeps its own without the prefix "bert.", "roberta." or "model.".
+ * published_encoder_is_unread: true when nothing reads the tensor that was given this name: it
+ * belongs to the pooler, or to a head that only pretraining uses. has_classes: the checkpoint has a
+ * head for classes. */
 void published_encoder_name(const struct arch *m, const char *name, char *out, size_t n);
 bool published_encoder_is_unread(const char *name, bool has_classes);
 
-/* Local. True when the rules only rename tensors, quantized ones too: each has one part with all of
- * its rows. p may be NULL. */
+/* Local. True when the rules only rename quantized tensors: each has one part, with all of its
+ * rows. p may be NULL. */
 bool published_only_renames(const struct published *p);
 
-/* Local. For rules that do more than rename (published_only_renames): true when they split the
- * tensor, reorder its rows or rename it. p may be NULL. */
+/* Local. True when the rules split the tensor, reorder its rows or rename it. Call it only where
+ * published_only_renames is false. p may be NULL. */
 bool published_splits(const struct published *p, const char *name);
 
 #endif

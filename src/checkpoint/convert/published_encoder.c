@@ -1,9 +1,10 @@
 /* The names of an encoder's tensors. BERT's published norm after a sum is the norm of the next
  * block's input here (arch/arch_encoder.c):
  *
- *   embeddings.LayerNorm                  the input norm of layer 0
- *   encoder.layer.N.attention.output.LayerNorm    of layer N's FFN
- *   encoder.layer.N.output.LayerNorm              of layer N + 1; of the last layer: the final norm
+ *   embeddings.LayerNorm                          the input norm of layer 0
+ *   encoder.layer.N.attention.output.LayerNorm    the norm before layer N's FFN
+ *   encoder.layer.N.output.LayerNorm              the input norm of layer N + 1; for the last N the
+ *                                                 final norm
  */
 #include "checkpoint/convert/published.h"
 
@@ -40,7 +41,7 @@ static const struct renamed modern_outside[] = {
     {"embeddings.tok_embeddings.", "model.embed_tokens."},
     {"embeddings.norm.", "model.layers.0.input_layernorm."},
     {"final_norm.", "model.norm."},
-    {"head.", "score."}, /* of classes, or of the training */
+    {"head.", "score."}, /* in the head for classes and in that of pretraining */
     {"classifier.", "score."},
     {NULL, NULL}};
 static const struct renamed modern_inside[] = {{"attn_norm.", "input_layernorm."},
@@ -74,7 +75,7 @@ static bool replace_beginning(const struct renamed *table, const char *before, c
     return false;
 }
 
-/* Old files call a norm's weight gamma and its bias beta. */
+/* Renames a norm's gamma and beta, as old files call its weight and bias. */
 static void name_norm(char *name, size_t n)
 {
     static const struct renamed ends[] = {{"norm.gamma", "norm.weight"},

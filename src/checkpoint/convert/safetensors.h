@@ -24,7 +24,7 @@ struct safetensors_tensor {
     uint64_t dims[SAFETENSORS_DIMS_MAX];
     uint64_t n_bytes;
     uint64_t offset; /* byte offset in its file */
-    uint32_t shard;
+    uint32_t shard;  /* index of its file */
 };
 
 struct safetensors;
@@ -35,7 +35,8 @@ struct safetensors;
 struct status safetensors_open(const char *path, struct safetensors **out);
 void safetensors_close(struct safetensors **s);
 
-/* Local. Return the number of tensors, one by its place (sorted by name), one by name (or NULL). */
+/* Local. Return the number of tensors, a tensor by its place (sorted by name), and a tensor by its
+ * name (NULL if unknown). */
 size_t safetensors_count(const struct safetensors *s);
 const struct safetensors_tensor *safetensors_at(const struct safetensors *s, size_t i);
 const struct safetensors_tensor *safetensors_find(const struct safetensors *s, const char *name);

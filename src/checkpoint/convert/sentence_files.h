@@ -11,8 +11,8 @@
  *   "settings": {...}     config_sentence_transformers.json
  *   "transformer": {...}  sentence_bert_config.json of the transformer module; some models
  *                         name this file otherwise
- * If a file is missing, its member is null, except that "transformer" is left out. Without modules.json,
- * the files of modules count as missing. `out` stays empty if modules.json and
+ * If a file is missing, its member is null, except that "transformer" is left out. Without
+ * modules.json, the files of modules count as missing. `out` stays empty if modules.json and
  * config_sentence_transformers.json are both missing. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status sentence_files_read(const char *folder, struct strbuf *out);
 

@@ -33,10 +33,10 @@ struct entry {
     const struct gguf_tensor *gguf;
     struct gguf_latent *latent; /* owned; both halves of an up-projection; gguf is NULL */
     struct gguf_join *join;     /* owned; both halves of a tensor; gguf is NULL */
-    struct hf_quant *quant;     /* owned; for a quantized weight, stored as several tensors */
+    struct hf_quant *quant;     /* owned; a quantized weight of a folder; st is NULL */
     struct fused_part *fused;   /* owned; for a tensor of fused experts: which outputs of st it
                                    has; NULL: not fused. One expert is tensor.row_group rows */
-    uint32_t pair_rows;         /* rows of a head; the first `rotated` are pairs; 0: none */
+    uint32_t pair_rows;         /* rows of a head; the first `rotated` are pairs; 0: no pairs */
     uint32_t rotated;
     uint64_t row0; /* the first row in st; of a vector, the first element */
     bool adds_one; /* 1 is added to each value */
@@ -86,8 +86,8 @@ static struct status entry_fill(struct source *s, const char *name, enum dtype d
     return status_ok();
 }
 
-/* True for a tensor that convert computes itself or that follows from the tokens, although some
- * checkpoints store it. */
+/* True for a tensor that is left out although some checkpoints store it: convert computes the
+ * frequencies, and a request's tokens determine their positions and types. */
 static bool is_computed(const char *name)
 {
     static const char *const ends[] = {"rotary_emb.inv_freq", "embeddings.position_ids",
@@ -122,8 +122,8 @@ static struct status quant_add(struct source *s, const struct hf_quant *q)
     return status_ok();
 }
 
-/* Adds the parts of a tensor with fused experts, by its name in the text model; *found is false for
- * any other tensor. */
+/* Adds the parts of a tensor with fused experts; *found is false for any other tensor. name: the
+ * tensor's name in the text model. */
 static struct status fused_add(struct source *s, const struct safetensors_tensor *t,
                                const char *name, bool *found)
 {
@@ -157,7 +157,7 @@ static struct status quant_renamed_add(struct source *s, const struct hf_quant *
     return quant_add(s, &renamed);
 }
 
-/* Adds a quantized tensor, or its parts if it has fused experts; its rows are outputs already. */
+/* Adds a quantized tensor, or its parts if it has fused experts. Each of its rows is an output. */
 static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
 {
     struct fused_part parts[FUSED_PARTS_MAX];
@@ -183,7 +183,7 @@ static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
     return status_ok();
 }
 
-/* True for a table of experts (DeepSeek-V4), which is stored as whole numbers. */
+/* True for DeepSeek-V4's table of each token's experts, which is stored as whole numbers. */
 static bool is_table(const struct source *s, const struct safetensors_tensor *t)
 {
     static const char end[] = ".tid2eid";
@@ -260,7 +260,7 @@ static struct status safetensors_list(struct source *s)
     return status_ok();
 }
 
-/* Returns the type of a tensor of two halves, unless the user names one. */
+/* Returns the type to store, unless the user names one, for a tensor of two halves. */
 static enum dtype pair_dtype(const struct gguf_tensor *a, const struct gguf_tensor *b)
 {
     enum dtype dtype = DTYPE_F16, other;
@@ -311,7 +311,8 @@ static struct status gguf_join_add(struct source *s, const struct gguf_join *j)
     return status_ok();
 }
 
-/* Adds a tensor that a file has in two halves; *found is false for any other. */
+/* If t is the first half of a tensor that a file has in two halves, adds that tensor; otherwise
+ * *found is false. */
 static struct status gguf_halves_add(struct source *s, const struct gguf_model *m,
                                      const struct gguf_tensor *t, bool *found)
 {
@@ -327,7 +328,7 @@ static struct status gguf_halves_add(struct source *s, const struct gguf_model *
 static struct status gguf_add(struct source *s, const struct gguf_model *m,
                               const struct gguf_tensor *t)
 {
-    enum dtype dtype = DTYPE_F16; /* for quantized tensors, unless another is named */
+    enum dtype dtype = DTYPE_F16; /* of quantized tensors, unless the user names a type */
     struct entry *e;
     struct gguf_target target;
     bool found;
@@ -563,12 +564,13 @@ static struct status ordered_rows(const struct source *s, const struct entry *e,
     const size_t row_bytes = stored_row_bytes(e), n_bytes = n_rows * row_bytes;
     TRY(stored_rows(s, e, row0, n_rows, scratch));
     if (e->pair_rows == 0) return status_ok();
+    /* the room of the f32 rows; a stored row is never longer than its row in f32 */
     char *ordered = (char *)scratch + wide_offset(e, n_rows);
     if (e->tensor.n_dims == 1) /* a bias: its elements correspond to the rows of the weight */
         rows_unpair(e, scratch, e->tensor.n_cols, row_bytes / e->tensor.n_cols, ordered);
     else
         rows_unpair(e, scratch, n_rows, row_bytes, ordered);
-    memcpy(scratch, ordered, n_bytes); /* fits: a stored row is never longer than the row in f32 */
+    memcpy(scratch, ordered, n_bytes);
     return status_ok();
 }
 
@@ -595,7 +597,7 @@ static void rows_round(enum dtype dtype, const float *wide, size_t n, void *out,
     *n_overflowed += dtype_count_overflowed(dtype, wide, n, out);
 }
 
-/* wide [n] = whole numbers. */
+/* wide [n] = the stored whole numbers, as floats. */
 static void table_values(enum dtype dtype, const void *stored, size_t n, float *wide)
 {
     for (size_t i = 0; i < n; i++)

@@ -1,6 +1,6 @@
 /* The source of a conversion, a Hugging Face folder (of a model, or of an adapter: peft.h) or a
- * GGUF file: gives its texts, and its tensors under Hugging Face's names, with rows in the wanted
- * float type. Called by convert. */
+ * GGUF file: gives its texts, and its tensors under the checkpoint's names, with rows in the wanted
+ * float type or as quantized values. Called by convert. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_SOURCE_H
 #define SHOAL_CHECKPOINT_CONVERT_SOURCE_H
 
@@ -9,7 +9,8 @@
 #include "checkpoint/file/ckpt.h"
 
 struct source_tensor {
-    const char *name; /* borrowed; Hugging Face's */
+    const char *name; /* borrowed; the name in the checkpoint; if the source has an expert's matrix
+                         as a tensor of its own, with the expert's number behind ".experts." */
     enum dtype dtype; /* the type to store unless the user names one */
     uint32_t n_dims;  /* 1..CKPT_DIMS_MAX */
     uint64_t dims[CKPT_DIMS_MAX];
@@ -28,7 +29,7 @@ struct source;
 struct status source_open(const char *path, struct source **out);
 void source_close(struct source **s);
 
-/* Local. Returns the kind of source, for the checkpoint's root attribute. */
+/* Local. Returns the kind of source, for the checkpoint's root attribute `source`. */
 const char *source_kind(const struct source *s);
 /* Local. True for an adapter, whose tensors belong to no family. */
 bool source_is_adapter(const struct source *s);

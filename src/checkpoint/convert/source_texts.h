@@ -8,7 +8,8 @@
 struct source_texts {
     const char *path;     /* borrowed: the folder's */
     struct strbuf *texts; /* [CKPT_TEXT_COUNT] borrowed, empty at first */
-    bool is_text;         /* set: the config is that of the text model of a multimodal checkpoint */
+    bool is_text;         /* set by source_texts_read: the folder has a multimodal checkpoint, and
+                             `texts` has the config of its text model */
 };
 
 /* Local. Reads all texts that the folder has. Without a tokenizer it warns. Errors: STATUS_INPUT

@@ -62,8 +62,8 @@ static const char *const outer_inert[] = {"architectures",
                                           "audio_token_id",
                                           "vision_soft_tokens_per_image"};
 
-/* Fields beside text_config that belong to the text model too. Others are refused, except
- * outer_inert and _*. */
+/* Fields beside text_config that belong to the text model too. Any other field is refused, unless
+ * it is null, is listed in outer_inert or begins with an underscore. */
 static const char *const outer_own[] = {
     "eos_token_id", "bos_token_id", "pad_token_id",        "tie_word_embeddings",
     "torch_dtype",  "dtype",        "quantization_config", "transformers_version"};
@@ -137,7 +137,7 @@ static struct status flatten(const struct multimodal *m, const struct js_node *r
     return strbuf_status(out);
 }
 
-/* Checks that no switch, in either object, denies that the head is the embedding. */
+/* Refuses "tie_word_embeddings": false, in config.json or in its text_config. */
 static struct status check_tied_text(const struct js_node *root, const char *what)
 {
     const struct js_node *objects[] = {root, js_get(root, "text_config")};
