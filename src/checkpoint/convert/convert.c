@@ -135,8 +135,8 @@ static struct status parts_list(struct convert *c)
     }
     if (n_unused > 0 && c->rank == 0) {
         log_line(LOG_WARN,
-                 "%s: %zu tensors are left out, for nothing reads them: multi-token prediction, "
-                 "an indexer, or a pooler or head of an encoder, the first is %s",
+                 "%s: %zu tensors are left out, because nothing reads them (multi-token "
+                 "prediction, an indexer, or an encoder's pooler or head); the first is %s",
                  c->options->source, n_unused, unused);
     }
     qsort(c->parts, c->n_parts, sizeof c->parts[0], part_compare);

@@ -42,7 +42,7 @@ struct convert {
     uint64_t n_heads;   /* of o_proj; 0 if full_dim is 0 */
     uint32_t group;     /* the largest kernel group (quant_kernel_group) of the tensors whose
                            quantized values are kept, in inputs; 0: none are kept */
-    char *scratch;      /* owned; scratch memory for source_rows */
+    char *scratch;      /* owned; scratch memory for source_rows and source_codes */
     size_t n_scratch_bytes;
     char *taken; /* owned; rows as read from the source, before they become values */
     size_t n_taken_bytes;

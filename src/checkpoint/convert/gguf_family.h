@@ -1,6 +1,6 @@
-/* The table of GGUF's architectures: how each names its tensors and metadata, in Hugging Face's
- * terms. Reads no file. Called by gguf_model.c. Names and keys are those of
- * llama.cpp's converters. */
+/* The table of GGUF's architectures: each one's names of tensors and metadata, and Hugging Face's
+ * names for these. Reads no file. Called by gguf_model.c. Names and keys are those of llama.cpp's
+ * converters. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_FAMILY_H
 #define SHOAL_CHECKPOINT_CONVERT_GGUF_FAMILY_H
 

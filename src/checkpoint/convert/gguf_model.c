@@ -218,7 +218,7 @@ static struct status gating_get(struct gguf_model *m)
     (void)gguf_int(m->file, full, &gating);
     m->sigmoid = gating == SIGMOID;
     if (gating == SIGMOID || (gating == SOFTMAX && m->arch != GGUF_GLM4_MOE)) return status_ok();
-    return key_bad(m, "expert_gating_func", "2 (sigmoid), or of deepseek2 1 (softmax)");
+    return key_bad(m, "expert_gating_func", "2 (sigmoid), or for deepseek2 also 1 (softmax)");
 }
 
 struct status gguf_model_read(const struct gguf *g, struct gguf_model *out)

@@ -453,14 +453,15 @@ static struct status header_take(struct gguf *g, struct cursor *c)
     uint64_t version, n_tensors, n_values;
     TRY(cursor_take(c, magic, sizeof magic));
     if (memcmp(magic, "vers", sizeof magic) == 0)
-        return status_make(STATUS_INPUT,
-                           "%s: a text, as git has in place of a large file; get the file with: "
-                           "git lfs pull",
-                           g->path);
+        return status_make(
+            STATUS_INPUT,
+            "%s: is a text that git keeps in place of a large file; get the file with: "
+            "git lfs pull",
+            g->path);
     if (memcmp(magic, "GGUF", sizeof magic) != 0) {
         return status_make(STATUS_INPUT,
                            "%s: is no GGUF file (it does not start with GGUF); "
-                           "of a Hugging Face checkpoint name the folder",
+                           "for a Hugging Face checkpoint, name its folder",
                            g->path);
     }
     TRY(cursor_uint(c, 4, &version));

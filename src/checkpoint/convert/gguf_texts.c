@@ -109,8 +109,8 @@ static struct status put_expert_groups(const struct gguf_model *m, struct strbuf
     if (!gguf_has(m->file, count) && !gguf_has(m->file, used)) {
         if (n_experts == 160 || n_experts == 256) n_groups = 8;
         if (n_groups == 8) n_used = n_experts == 160 ? 3 : 4;
-        log_line(LOG_WARN, "%s: has no key %s; taken: %lld of %lld groups", gguf_path(m->file),
-                 count, (long long)n_used, (long long)n_groups);
+        log_line(LOG_WARN, "%s: has no key %s; a token is routed to %lld of %lld groups",
+                 gguf_path(m->file), count, (long long)n_used, (long long)n_groups);
     } else if (!gguf_int(m->file, count, &n_groups) || !gguf_int(m->file, used, &n_used)) {
         return status_make(STATUS_INPUT, "%s: keys %s and %s: expected two integers",
                            gguf_path(m->file), count, used);

@@ -228,8 +228,8 @@ static struct status zeros_check(const struct safetensors *s, const struct hf_qu
     for (uint64_t g = 0; g < q->n_groups; g++) {
         if (raw->row_zeros[g] == QUANT_INT4_ZERO) continue;
         return status_make(STATUS_INPUT,
-                           "%s: weight '%.200s': a zero point of %u, expected %d, for "
-                           "quantization_config says that it is symmetric",
+                           "%s: weight '%.200s': a zero point of %u, expected %d, because "
+                           "quantization_config says that the weights are symmetric",
                            safetensors_path(s, q->codes), q->name, raw->row_zeros[g],
                            QUANT_INT4_ZERO);
     }

@@ -236,7 +236,7 @@ static struct status header_read(struct safetensors *s, size_t index)
     TRY(shard_read(shard, 0, sizeof prefix, prefix));
     if (memcmp(prefix, "version ", sizeof prefix) == 0)
         return status_make(STATUS_INPUT,
-                           "%s: a text, as git has in place of a large file; get the file "
+                           "%s: is a text that git keeps in place of a large file; get the file "
                            "with: git lfs pull",
                            shard->path);
     for (int i = 7; i >= 0; i--) n = n << 8 | prefix[i];
