@@ -159,7 +159,7 @@ uint64_t kat_index(struct kat_bench *b, enum dtype t)
                                  .n_seqs = 1};
     for (size_t row = 0; row < T; row++) {
         const size_t n = FIRST_POS + row + 1;
-        b->t->index_scores[t](&a, &(struct index_slice){0, row, 0, BLOCKS, scores});
+        b->t->index_scores[t](&a, &(struct index_slice){0, row, 0, BLOCKS, scores, 0});
         h = kat_hash(h, scores, n * sizeof *scores);
         scores[3] = scores[n - 2];
         b->t->index_choose(scores, n, FEW, chosen);

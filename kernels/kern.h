@@ -277,10 +277,12 @@ struct attn_slice {
  *   score_j = fma chain over h ascending from +0 of weight_h * (d_h > 0 ? d_h : 0), for j <= p
  * The row's positions are the n_chosen ones with the largest scores, of equal scores those with the
  * smallest positions, in ascending order; -0 equals +0, and a NaN is smaller than all others. A row
- * that sees at most n_chosen positions attends to all of them and needs no scores. */
+ * that sees at most n_chosen positions attends to all of them and needs no scores.
+ * Without weights (MiniMax-M3) each head chooses blocks of positions for itself: score_hj = d_h
+ * (struct block_choice in ops.h). */
 struct index_args {
     const float *q;       /* [T, H, Hd] */
-    const float *weights; /* [T, H] */
+    const float *weights; /* [T, H]; NULL: each head has scores of its own */
     struct kv_view keys;  /* latent, G = 1 */
     uint32_t n_heads;     /* H */
     float scale;
@@ -294,7 +296,9 @@ struct index_args {
  * that the row does not see are undefined. */
 struct index_slice {
     size_t seq, row, tile0, tile1;
-    float *scores; /* whole tiles, from position 0 on */
+    float *scores; /* whole tiles, from position 0 on; without weights those of head h begin at
+                      scores + h * stride */
+    size_t stride;
 };
 
 /* Rows that are added with weights on the grid of step 2^-g, such as the outputs of a token's

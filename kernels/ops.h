@@ -171,6 +171,34 @@ void op_attention(const struct kern_table *k, const struct attn_args *a);
 void op_index(const struct kern_table *k, const struct index_args *a, int32_t *chosen,
               float *scores, size_t n_floats);
 
+/* Blocks instead of positions (MiniMax-M3): each index head h chooses n_blocks blocks of `block`
+ * positions, for the queries of KV head h. The score of a block is the largest score_hj of its
+ * positions j <= p; a NaN is passed over. The row's own block and the n_local - 1 before it have
+ * the score +infinity (n_local 0: none has). The blocks with the largest scores are chosen, of
+ * equal scores the first, in ascending order. */
+struct block_choice {
+    uint32_t n_blocks, block; /* block: a multiple of 64 */
+    uint32_t n_local;         /* at most n_blocks */
+    int32_t *chosen;          /* [T, H, n_blocks] */
+};
+
+/* Chooses the blocks of each row that sees more than n_blocks * block positions, which a->n_chosen
+ * is; the other rows of `chosen` are not written. scores as for op_index, with room for all heads.
+ * Not on a device. */
+void op_index_blocks(const struct kern_table *k, const struct index_args *a,
+                     const struct block_choice *to, float *scores, size_t n_floats);
+
+/* Attention of the queries of each row and KV head over the chosen blocks, as if these were blocks
+ * 0, 1, ... of a sequence of their own. A row that sees at most n_blocks * block positions attends
+ * to all of them. Reads keys and values where they are in the cache. Not on a device. */
+struct block_attention {
+    struct attn_args attention; /* window 0 */
+    struct block_choice choice; /* of op_index_blocks, with H = G */
+    int32_t *tables;            /* work [T, G, n_blocks * block / 64] */
+    struct seq_rows *rows;      /* work [T * G] */
+};
+void op_block_attention(const struct kern_table *k, const struct block_attention *a);
+
 /* Attention of each row over its chosen positions, as if these were the positions 0, 1, ... of a
  * sequence of their own: its tiles are 64 chosen positions. A row that sees at most n_chosen
  * positions attends to all of them. Not on a device. */
@@ -196,7 +224,7 @@ size_t sparse_gather_bytes(const struct kv_view *kv, uint32_t n_chosen);
  * has entries [n, head_dim], then their index keys [n, index_dim], and for i8 the scales [n] of
  * both, all in the cache's type. */
 struct entry_view {
-    struct kv_view kv; /* the layer's keys; latent, G = 1 */
+    struct kv_view kv;        /* the layer's keys; latent, G = 1 */
     uint32_t rate, index_dim; /* index_dim 0: the entries have no index keys */
 };
 

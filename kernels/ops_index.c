@@ -1,15 +1,20 @@
 /* Sparse attention: divides the scores of an index and the choice of positions among threads, and
  * attends to the chosen positions. These are gathered into blocks of a cache of their own, which
- * ordinary attention then reads. */
+ * ordinary attention then reads. Chosen blocks are read where they are. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
 #include "kernels/part.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
-enum { CHOOSE_PASSES = 5 /* over the scores of a row */ };
+enum {
+    CHOOSE_PASSES = 5, /* over the scores of a row */
+    POOL_PASSES = 2,   /* likewise, to find the largest score of each block */
+    QUERY_COST = 8,    /* cost of a query besides its positions, in positions */
+};
 
 /* A walk over the rows that see more positions than they choose, in the order of the sequences. */
 struct sparse_walk {
@@ -47,9 +52,11 @@ struct index_job {
     const struct index_args *a;
     struct sparse_walk first;
     size_t n_rows;
-    float *scores; /* [n_rows, stride] */
+    float *scores;  /* [n_rows, n_lists, stride] */
+    size_t n_lists; /* 1, or one for each head */
     size_t stride;
     int32_t *chosen;
+    const struct block_choice *blocks; /* NULL: positions are chosen */
 };
 
 static uint64_t tile_cost(const struct index_args *a)
@@ -62,8 +69,10 @@ static void scores_part(const void *job_, struct part part)
     const struct index_job *job = job_;
     struct sparse_walk w = job->first;
     for (size_t i = 0; i < job->n_rows && walk_find(&w); i++, w.row++) {
-        struct index_slice s = {
-            .seq = w.seq, .row = w.row, .scores = job->scores + i * job->stride};
+        struct index_slice s = {.seq = w.seq,
+                                .row = w.row,
+                                .scores = job->scores + i * job->n_lists * job->stride,
+                                .stride = job->stride};
         const size_t n_tiles = tiles_of(walk_position(&w) + 1);
         if (part_take(&part, n_tiles, tile_cost(job->a), &s.tile0, &s.tile1))
             job->k->index_scores[job->a->keys.dtype](job->a, &s);
@@ -85,27 +94,83 @@ static void choose_part(const void *job_, struct part part)
     }
 }
 
-void op_index(const struct kern_table *k, const struct index_args *a, int32_t *chosen,
-              float *scores, size_t n_floats)
+/* Replaces the scores [n] of positions by those of their blocks, and returns how many these are. */
+static size_t pool_scores(float *scores, size_t n, const struct block_choice *c)
 {
+    const size_t n_blocks = (n + c->block - 1) / c->block;
+    for (size_t b = 0; b < n_blocks; b++) {
+        float lanes[LANES], most = -INFINITY;
+        const size_t end = (b + 1) * c->block < n ? (b + 1) * c->block : n;
+        size_t j = b * c->block;
+        for (size_t i = 0; i < LANES; i++) lanes[i] = -INFINITY;
+        for (; j + LANES <= end; j += LANES)
+            for (size_t i = 0; i < LANES; i++)
+                lanes[i] = scores[j + i] > lanes[i] ? scores[j + i] : lanes[i];
+        for (size_t i = 0; i < LANES; i++) most = lanes[i] > most ? lanes[i] : most;
+        for (; j < end; j++) most = scores[j] > most ? scores[j] : most;
+        scores[b] = most; /* of a position before the next block */
+    }
+    for (size_t i = 0; i < c->n_local && i < n_blocks; i++) scores[n_blocks - 1 - i] = INFINITY;
+    return n_blocks;
+}
+
+static void choose_blocks_part(const void *job_, struct part part)
+{
+    const struct index_job *job = job_;
+    const struct block_choice *c = job->blocks;
+    struct sparse_walk w = job->first;
+    size_t h0, h1;
+    for (size_t i = 0; i < job->n_rows && walk_find(&w); i++, w.row++) {
+        const size_t row = job->a->seqs[w.seq].row0 + w.row;
+        if (!part_take(&part, job->n_lists, POOL_PASSES * job->stride, &h0, &h1)) continue;
+        for (size_t h = h0; h < h1; h++) {
+            float *scores = job->scores + (i * job->n_lists + h) * job->stride;
+            const size_t n = pool_scores(scores, walk_position(&w) + 1, c);
+            job->k->index_choose(scores, n, c->n_blocks,
+                                 c->chosen + (row * job->n_lists + h) * c->n_blocks);
+        }
+    }
+}
+
+/* Makes the choices of all rows of `job`, as many rows at a time as n_floats scores allow. */
+static void choose_all(struct index_job *job, size_t n_floats)
+{
+    const struct index_args *a = job->a;
     struct sparse_walk w = {.seqs = a->seqs, .n_seqs = a->n_seqs, .n_chosen = a->n_chosen};
     size_t most = 1;
-    assert(k->device == NULL && a->keys.latent && a->keys.n_kv_heads == 1);
+    assert(job->k->device == NULL && a->keys.latent && a->keys.n_kv_heads == 1);
     for (size_t s = 0; s < a->n_seqs; s++) {
         const size_t n = a->seqs[s].pos0 + a->seqs[s].n_rows;
         if (n > most) most = n;
     }
-    const size_t stride = tiles_of(most) * KV_BLOCK_TOKENS, n_most = n_floats / stride;
+    job->stride = tiles_of(most) * KV_BLOCK_TOKENS;
+    const size_t n_most = n_floats / (job->stride * job->n_lists);
+    const uint64_t passes = job->blocks != NULL ? POOL_PASSES : CHOOSE_PASSES;
     assert(n_most > 0);
     while (walk_find(&w)) {
-        struct index_job job = {
-            .k = k, .a = a, .first = w, .scores = scores, .stride = stride, .chosen = chosen};
         uint64_t cost = 0;
-        for (; job.n_rows < n_most && walk_find(&w); job.n_rows++, w.row++)
+        job->first = w;
+        for (job->n_rows = 0; job->n_rows < n_most && walk_find(&w); job->n_rows++, w.row++)
             cost += tiles_of(walk_position(&w) + 1) * tile_cost(a);
-        part_run(k->team, cost, scores_part, &job);
-        part_run(k->team, job.n_rows * CHOOSE_PASSES * stride, choose_part, &job);
+        part_run(job->k->team, cost, scores_part, job);
+        part_run(job->k->team, job->n_rows * job->n_lists * passes * job->stride,
+                 job->blocks != NULL ? choose_blocks_part : choose_part, job);
     }
+}
+
+void op_index(const struct kern_table *k, const struct index_args *a, int32_t *chosen,
+              float *scores, size_t n_floats)
+{
+    struct index_job job = {.k = k, .a = a, .scores = scores, .n_lists = 1, .chosen = chosen};
+    choose_all(&job, n_floats);
+}
+
+void op_index_blocks(const struct kern_table *k, const struct index_args *a,
+                     const struct block_choice *to, float *scores, size_t n_floats)
+{
+    struct index_job job = {.k = k, .a = a, .scores = scores, .n_lists = a->n_heads, .blocks = to};
+    assert(a->weights == NULL && a->n_chosen == to->n_blocks * to->block);
+    choose_all(&job, n_floats);
 }
 
 size_t sparse_gather_bytes(const struct kv_view *kv, uint32_t n_chosen)
@@ -163,17 +228,18 @@ static void gather_part(const void *job_, struct part part)
     }
 }
 
-/* Attends with the rows that see at most n_chosen positions. */
-static void attend_all(const struct kern_table *k, const struct sparse_args *a)
+/* Attends with the rows that see at most n_chosen positions; rows [n_seqs] is working memory. */
+static void attend_all(const struct kern_table *k, const struct attn_args *a, uint32_t n_chosen,
+                       struct seq_rows *rows)
 {
-    struct attn_args dense = a->attention;
+    struct attn_args dense = *a;
     dense.n_seqs = 0;
-    dense.seqs = a->rows;
-    for (size_t s = 0; s < a->attention.n_seqs; s++) {
-        struct seq_rows seq = a->attention.seqs[s];
-        if (seq.pos0 >= a->n_chosen) continue;
-        if (seq.n_rows > a->n_chosen - seq.pos0) seq.n_rows = a->n_chosen - seq.pos0;
-        a->rows[dense.n_seqs++] = seq;
+    dense.seqs = rows;
+    for (size_t s = 0; s < a->n_seqs; s++) {
+        struct seq_rows seq = a->seqs[s];
+        if (seq.pos0 >= n_chosen) continue;
+        if (seq.n_rows > n_chosen - seq.pos0) seq.n_rows = n_chosen - seq.pos0;
+        rows[dense.n_seqs++] = seq;
     }
     if (dense.n_seqs > 0) op_attention(k, &dense);
 }
@@ -202,7 +268,7 @@ void op_sparse_attention(const struct kern_table *k, const struct sparse_args *a
         .seqs = a->attention.seqs, .n_seqs = a->attention.n_seqs, .n_chosen = a->n_chosen};
     const size_t n_tiles = tiles_of(a->n_chosen);
     assert(k->device == NULL && a->attention.window == 0);
-    attend_all(k, a);
+    attend_all(k, &a->attention, a->n_chosen, a->rows);
     for (size_t i = 0; i < a->n_gather * n_tiles; i++) a->blocks[i] = (int32_t)i;
     while (walk_find(&w)) {
         struct gather_job job = {.a = a, .first = w, .to = a->attention.kv, .n_tiles = n_tiles};
@@ -212,4 +278,73 @@ void op_sparse_attention(const struct kern_table *k, const struct sparse_args *a
         part_run(k->team, job.n_rows * n_tiles * gather_cost(a), gather_part, &job);
         attend_gathered(&job, k);
     }
+}
+
+/* Makes the queries of the walk's row and KV head g a sequence of their chosen blocks, whose table
+ * is `table`. */
+static struct seq_rows block_sequence(const struct block_attention *a, const struct sparse_walk *w,
+                                      size_t g, int32_t *table)
+{
+    const struct block_choice *c = &a->choice;
+    const struct seq_rows *seq = &w->seqs[w->seq];
+    const size_t row = seq->row0 + w->row, p = walk_position(w), own = p / c->block;
+    const size_t n_tiles = c->block / KV_BLOCK_TOKENS;
+    const int32_t *chosen = c->chosen + (row * a->attention.kv.n_kv_heads + g) * c->n_blocks;
+    const size_t n_all = (size_t)c->n_blocks * c->block;
+    const bool has_own = (size_t)chosen[c->n_blocks - 1] == own;
+    for (size_t b = 0; b < c->n_blocks; b++) {
+        for (size_t i = 0; i < n_tiles; i++) {
+            const size_t n = (size_t)chosen[b] * n_tiles + i; /* the own block may be shorter */
+            table[b * n_tiles + i] = n <= p / KV_BLOCK_TOKENS ? seq->blocks[n] : 0;
+        }
+    }
+    return (struct seq_rows){.row0 = row,
+                             .n_rows = 1,
+                             .pos0 = has_own ? n_all - c->block + p % c->block : n_all - 1,
+                             .blocks = table};
+}
+
+/* Units of one row and one KV head: args.seqs [n_units], G of each row. */
+struct block_job {
+    const struct kern_table *k;
+    struct attn_args args;
+    size_t n_units;
+    uint64_t unit_cost;
+};
+
+static void blocks_part(const void *job_, struct part part)
+{
+    const struct block_job *job = job_;
+    const struct attn_args *a = &job->args;
+    size_t u0, u1;
+    if (!part_take(&part, job->n_units, job->unit_cost, &u0, &u1)) return;
+    for (size_t u = u0; u < u1; u++) {
+        const size_t g = u % a->kv.n_kv_heads;
+        struct attn_slice slice = {.seq = u, .row1 = 1};
+        while (a->kv_of_head[slice.head0] != g) slice.head0++;
+        slice.head1 = slice.head0;
+        while (slice.head1 < a->n_heads && a->kv_of_head[slice.head1] == g) slice.head1++;
+        job->k->attention[a->kv.dtype](a, &slice);
+    }
+}
+
+void op_block_attention(const struct kern_table *k, const struct block_attention *a)
+{
+    const size_t n_kv = a->attention.kv.n_kv_heads;
+    const uint32_t n_chosen = a->choice.n_blocks * a->choice.block;
+    const size_t n_tiles = n_chosen / KV_BLOCK_TOKENS;
+    struct sparse_walk w = {
+        .seqs = a->attention.seqs, .n_seqs = a->attention.n_seqs, .n_chosen = n_chosen};
+    struct block_job job = {.k = k, .args = a->attention};
+    assert(k->device == NULL && a->attention.window == 0);
+    attend_all(k, &a->attention, n_chosen, a->rows);
+    for (; walk_find(&w); w.row++) {
+        for (size_t g = 0; g < n_kv; g++, job.n_units++)
+            a->rows[job.n_units] = block_sequence(a, &w, g, a->tables + job.n_units * n_tiles);
+    }
+    job.args.seqs = a->rows;
+    job.args.n_seqs = job.n_units;
+    job.unit_cost = (uint64_t)(n_chosen + QUERY_COST) * (a->attention.n_heads / n_kv + 1) *
+                    a->attention.kv.head_dim * 2;
+    part_run(k->team, job.n_units * job.unit_cost, blocks_part, &job);
 }

@@ -28,9 +28,12 @@ REF_INLINE void index_scores(enum dtype t, const struct index_args *a, const str
         float sum = 0.0f;
         for (size_t h = row * a->n_heads; h < (row + 1) * a->n_heads; h++) {
             const float d = index_dot(t, a->q + h * hd, keys, hd, j % KV_BLOCK_TOKENS) * a->scale;
-            sum = fmaf(a->weights[h], d > 0.0f ? d : 0.0f, sum);
+            if (a->weights == NULL)
+                s->scores[h % a->n_heads * s->stride + j] = d;
+            else
+                sum = fmaf(a->weights[h], d > 0.0f ? d : 0.0f, sum);
         }
-        s->scores[j] = sum;
+        if (a->weights != NULL) s->scores[j] = sum;
     }
 }
 

@@ -180,7 +180,9 @@ static struct status derive_rotary(struct arch_reading *r)
     struct arch *m = &r->m;
     const bool has_part = js_type(js_get(r->root, key)) != JS_NULL ||
                           js_type(js_get(r->node.rope_parameters, key)) != JS_NULL;
-    if (m->family->partial_rotary && !has_part && r->rotary_dim == 0) {
+    /* transformers reads only the fraction of MiniMax-M3 */
+    const bool needs_part = m->family->block_indexed || r->rotary_dim == 0;
+    if (m->family->partial_rotary && !has_part && needs_part) {
         return status_make(STATUS_INPUT, "%s: field \"%s\": expected a number, found nothing",
                            r->what, key);
     }
@@ -277,6 +279,7 @@ static struct status derive_layer_types(struct arch_reading *r)
     if (m->family->ling) return arch_derive_ling(r);
     if (m->family->mamba) return arch_derive_mamba(r);
     if (m->family->indexed) return arch_derive_index(r);
+    if (m->family->block_indexed) return arch_derive_block_index(r);
     if (m->family->compressed) return arch_derive_compressed(r);
     if (r->node.layer_types == NULL) return status_ok();
     if (js_type(r->node.layer_types) != JS_ARRAY || js_count(r->node.layer_types) != m->n_layers) {
@@ -500,8 +503,12 @@ static struct status derive_ffn(struct arch_reading *r)
                            "%s: num_experts_per_tok: expected at most the %u experts, found %u",
                            r->what, m->moe.n_experts, m->moe.n_chosen);
     }
-    if (!f->own_expert_width && !f->mamba_blocks && !f->shortcut) m->moe.ffn = m->ffn;
-    if (f->weighs_inputs) m->ffn = r->ffn_mlp;
+    if (!f->own_expert_width && !f->mamba_blocks && !f->shortcut) {
+        if (m->ffn == 0) return arch_field_missing(r, "intermediate_size");
+        m->moe.ffn = m->ffn;
+    }
+    if (f->weighs_inputs || f->clamps_all) m->ffn = r->ffn_mlp;
+    m->swiglu.everywhere = f->clamps_all;
     if (f->counts_shared) m->moe.shared_ffn = r->n_shared * m->moe.ffn;
     m->moe.shared_mix = m->moe.shared_ffn > 0 && f->names->shared_mix != NULL;
     m->moe.bias = f->expert_bias;
@@ -509,8 +516,7 @@ static struct status derive_ffn(struct arch_reading *r)
     TRY(derive_sparsity(r));
     for (uint32_t l = 0; l < m->n_layers; l++)
         any_dense = any_dense || (!m->layer.is_moe[l] && !m->layer.lacks_ffn[l]);
-    if (m->ffn == 0 && (any_dense || (!f->own_expert_width && !f->mamba_blocks)))
-        return arch_field_missing(r, "intermediate_size");
+    if (m->ffn == 0 && any_dense) return arch_field_missing(r, "intermediate_size");
     if (!any_dense) m->ffn = 0;
     return derive_router(r);
 }

@@ -111,6 +111,9 @@ struct arch_family {
     bool has_experts;
     bool expert_bias; /* router and experts have biases */
     bool clamped;     /* clamped SwiGLU in the experts */
+    bool clamps_all;  /* with `clamped`: also in dense FFNs and shared experts. F of dense layers is
+                         "dense_intermediate_size", that of the shared experts
+                         "shared_intermediate_size" */
     bool sigmoid;     /* router scores are sigmoids, with a bias only for the choice; else a
                          softmax */
     /* "norm_topk_prob": true is refused: with it the published code drops the scale, while other
@@ -170,6 +173,8 @@ struct arch_family {
     bool index_pairs;   /* the index's RoPE rotates neighbouring elements, as attention's does; a
                            layer may reuse the positions of the layer before it, by "indexer_types"
                            or other fields (arch_index.c) */
+    bool block_indexed; /* MiniMax-M3: in some layers the rows of each KV head attend to blocks of
+                           positions, found by an index head of its own; arch_blocks.c */
     bool shortcut;      /* each of "num_layers" published layers is two of shoal's. The first of the
                            two has experts beside its dense FFN; their output is added at the end of
                            the second. "zero_expert_num" experts have no weights and give back their
@@ -218,11 +223,14 @@ struct arch_delta {
 
 /* The index of sparse attention (DeepSeek-V3.2-Exp, 2025, section 2.1): a row attends to the
  * n_chosen positions with the largest scores. With compressed attention, to the n_chosen entries.
- * All 0: the model has no index, and a row attends to all positions. */
+ * With blocks (MiniMax-M3), each KV head has an index head, and its queries attend to n_chosen /
+ * `block` blocks. All 0: the model has no index, and a row attends to all positions. */
 struct arch_index {
     uint32_t n_heads, dim; /* index heads; elements of a head, of which `rotary` rotate: the first
                               ones, with compressed attention the last */
-    uint32_t n_chosen;     /* at most the context */
+    uint32_t n_chosen;     /* at most the context; with blocks that of whole blocks */
+    uint32_t block;        /* positions of a block, a multiple of 64; 0: single positions */
+    uint32_t n_local;      /* the last blocks up to a row's own, which are always chosen */
     bool pairs; /* elements 2i and 2i + 1 rotate together; otherwise i and i + rotary / 2. Not read
                    with compressed attention, which always rotates such pairs */
 };
@@ -273,6 +281,7 @@ struct arch_swiglu {
     float alpha;
     float limit; /* 0: plain SwiGLU. With alpha 0 (DeepSeek-V4), gate and up of the shared experts
                     are clamped too, and 1 is not added to up */
+    bool everywhere; /* with an alpha: dense FFNs and shared experts have it as the experts do */
 };
 
 /* Attention: its heads, their widths, the window and what is done to q, k and v. */
@@ -333,6 +342,8 @@ struct arch_layers {
     bool is_unrotated[ARCH_LAYERS_MAX]; /* the layer has no RoPE */
     bool shares_index[ARCH_LAYERS_MAX]; /* the layer has no index of its own and attends to the
                                            positions of the layer before it */
+    bool lacks_index[ARCH_LAYERS_MAX];  /* the layer attends to all positions, in a model with an
+                                           index */
     bool is_delta[ARCH_LAYERS_MAX];     /* recurrent: a delta rule or a Mamba-2 scan */
     bool is_hashed[ARCH_LAYERS_MAX];    /* a table gives the experts of each token */
     enum compression compression[ARCH_LAYERS_MAX];
@@ -394,7 +405,15 @@ static inline bool arch_has_index(const struct arch *m, uint32_t layer)
 {
     const bool may =
         m->compression.o_groups == 0 || m->layer.compression[layer] == COMPRESSION_SPARSE;
-    return m->index.n_heads > 0 && may && !m->layer.shares_index[layer];
+    return m->index.n_heads > 0 && may && !m->layer.shares_index[layer] &&
+           !m->layer.lacks_index[layer];
+}
+
+/* Local. True when the rows of the layer attend only to positions, blocks or entries that an index
+ * has chosen, its own or that of an earlier layer. */
+static inline bool arch_is_sparse(const struct arch *m, uint32_t layer)
+{
+    return arch_has_index(m, layer) || m->layer.shares_index[layer];
 }
 
 /* Local. Returns the positions of one compressed entry of the layer; 0: it has no entries. */

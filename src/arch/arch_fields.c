@@ -52,6 +52,8 @@ static const struct arch_field fields[] = {
      ONLY(modern), .refused_elsewhere = true},
     {"global_attn_every_n_layers", FIELD_COUNT, AT(pattern.full_every), .most = ARCH_LAYERS_MAX,
      .otherwise = 3, ONLY(modern), .refused_elsewhere = true},
+    /* nothing reads it: "swiglu_alpha" and "swiglu_limit" decide */
+    {"hidden_act", FIELD_INERT, ONLY(clamps_all)},
     {"hidden_act", FIELD_INERT, ONLY(gelu)}, /* for older programs; hidden_activation decides */
     {"hidden_act", FIELD_WORD, .word = "xielu", ONLY(xielu)},
     {"hidden_act", FIELD_WORD, .word = "relu2", ONLY(sub_norms)},
@@ -95,6 +97,8 @@ static const struct arch_field fields[] = {
     {"use_qk_norm", FIELD_SWITCH, AT(m.attn.l2_norm), ONLY(l2_norm), .required = true},
     {"use_qk_norm", FIELD_TRUE, ONLY(qk_norm_last)},
     {"use_qk_norm", FIELD_INERT, ONLY(ling)}, /* nothing reads it */
+    {"use_qk_norm", FIELD_TRUE, ONLY(block_indexed)},
+    {"qk_norm_type", FIELD_WORD, .word = "per_head", ONLY(block_indexed)},
     {"use_qk_norm", FIELD_TRUE, ONLY(qk_norm_whole), .refused_elsewhere = true},
     {"qk_norm_type", FIELD_WORD, .word = "per_layer", ONLY(qk_norm_whole),
      .refused_elsewhere = true},
@@ -314,6 +318,21 @@ static const struct arch_field fields[] = {
     {"index_skip_topk_offset", FIELD_COUNT, AT(pattern.index_from), .most = 1 << 20,
      .may_be_zero = true, .otherwise = 2, ONLY(index_pairs), .refused_elsewhere = true},
     {"indexer_rope_interleave", FIELD_TRUE, ONLY(index_pairs), .refused_elsewhere = true},
+    /* MiniMax-M3; the sizes may also be in "sparse_attention_config" (arch_block_index.c) */
+    {"index_n_heads", FIELD_COUNT, AT(m.index.n_heads), .most = 4096, ONLY(block_indexed)},
+    {"index_head_dim", FIELD_COUNT, AT(m.index.dim), .most = 1024, ONLY(block_indexed)},
+    {"index_block_size", FIELD_COUNT, AT(m.index.block), .most = 1 << 24, ONLY(block_indexed),
+     .refused_elsewhere = true},
+    {"index_topk_blocks", FIELD_COUNT, AT(n_blocks), .most = 1 << 24, ONLY(block_indexed),
+     .refused_elsewhere = true},
+    {"index_local_blocks", FIELD_COUNT, AT(m.index.n_local), .most = 1 << 24, .may_be_zero = true,
+     .otherwise = 1, ONLY(block_indexed), .refused_elsewhere = true},
+    {"sparse_attention_config", FIELD_NODE, AT(node.sparse_config), ONLY(block_indexed),
+     .refused_elsewhere = true},
+    {"use_gemma_norm", FIELD_TRUE, ONLY(block_indexed), .refused_elsewhere = true},
+    {"moe_layer_freq", FIELD_NODE, AT(node.moe_freq), ONLY(block_indexed)},
+    /* the reference always has the shared experts */
+    {"n_shared_experts", FIELD_COUNT, AT(n_shared), .most = 1, ONLY(block_indexed)},
     /* DeepSeek-V4; arch_compressed.c checks the fields that say the same as others */
     {"q_lora_rank", FIELD_COUNT, AT(m.attn.q_lora), .most = 1 << 20, ONLY(compressed),
      .required = true},
@@ -424,6 +443,10 @@ static const struct arch_field fields[] = {
     {.key = "moe_capacity", .type = FIELD_INERT}, /* the reference drops no rows */
     {"use_mixed_mlp_moe", FIELD_TRUE, ONLY(moe_topk), .refused_elsewhere = true},
     {"use_rotary_pos_emb", FIELD_TRUE, ONLY(ntk_alpha), .refused_elsewhere = true},
+    {"dense_intermediate_size", FIELD_COUNT, AT(ffn_mlp), .most = 1 << 24, ONLY(clamps_all),
+     .required = true, .refused_elsewhere = true},
+    {"shared_intermediate_size", FIELD_COUNT, AT(m.moe.shared_ffn), .most = 1 << 24,
+     ONLY(clamps_all), .required = true},
     {"shared_intermediate_size", FIELD_COUNT, AT(m.moe.shared_ffn), .most = 1 << 24,
      .may_be_zero = true, ONLY(granite_shared), .required = true, .refused_elsewhere = true},
     {.key = "experts_per_token", .type = FIELD_INERT}, /* gpt-oss also gives num_experts_per_tok */
@@ -484,6 +507,8 @@ static const struct arch_field fields[] = {
      .required = true, .refused_elsewhere = true},
     {"routed_scaling_factor", FIELD_INERT, ONLY(router_scaling)},
     {"routed_scaling_factor", FIELD_FLOAT, AT(routed_scale), .most = 1e6, ONLY(counts_shared),
+     .required = true},
+    {"routed_scaling_factor", FIELD_FLOAT, AT(routed_scale), .most = 1e6, ONLY(clamps_all),
      .required = true},
     {"routed_scaling_factor", FIELD_FLOAT, AT(routed_scale), .most = 1e6, ONLY(has_experts)},
     {"swiglu_alpha", FIELD_FLOAT, AT(m.swiglu.alpha), .most = 1e3, .otherwise = 1.702,

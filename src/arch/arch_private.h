@@ -39,7 +39,9 @@ struct arch_nodes {
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
     const struct js_node *quantization; /* "quantization_config" */
     const struct js_node *indexer_types, *index_pattern;
-    const struct js_node *tuning; /* a bool or a number: on unless it is false or 0 */
+    const struct js_node *sparse_config; /* MiniMax-M3: sizes and layers of the index */
+    const struct js_node *moe_freq;      /* MiniMax-M3: 1 for a layer with experts, else 0 */
+    const struct js_node *tuning;        /* a bool or a number: on unless it is false or 0 */
     /* models with Mamba-2 layers: a list; a text with a letter for each layer */
     const struct js_node *block_types, *block_pattern;
     const struct js_node *step_limit, *position_type;
@@ -83,6 +85,7 @@ struct arch_reading {
     bool has_moe;              /* Gemma-4: "enable_moe_block" */
     uint32_t expand;           /* Mamba-2: inputs of the output projection, in model widths */
     uint32_t delta_width, delta_taps; /* Ling 3: second fields for m.delta.key_dim and n_taps */
+    uint32_t n_blocks;                /* MiniMax-M3: blocks that an index head chooses */
     uint32_t n_hashed;                /* DeepSeek-V4: how many of the first layers are hashed */
 };
 
@@ -126,6 +129,10 @@ struct status arch_derive_mamba(struct arch_reading *r);
  * Errors: STATUS_INPUT. */
 struct status arch_derive_index(struct arch_reading *r);
 
+/* arch_block_index.c. Local. For MiniMax-M3: reads the sizes of an index that chooses blocks, and
+ * marks the layers without one. Errors: STATUS_INPUT. */
+struct status arch_derive_block_index(struct arch_reading *r);
+
 /* arch_shortcut.c. Local. For LongCat-Flash: doubles the number of layers, sets the scales of
  * latents, and refuses fields that contradict each other. Errors: STATUS_INPUT. */
 struct status arch_derive_shortcut(struct arch_reading *r);
@@ -167,8 +174,9 @@ struct status arch_derive_moe_layers(struct arch_reading *r);
 
 /* Local. Marks the MoE layers that "mlp_layer_types" lists. Without the list, the first layers are
  * dense: as many as "first_k_dense_replace" says, in families that must give this number or have a
- * default for it; else one. That number and "is_moe_layer", which other programs read instead of
- * the list, must agree with the marks. Errors: STATUS_INPUT. */
+ * default for it; else one. In MiniMax-M3 "moe_layer_freq" may list the layers instead. That number
+ * and "is_moe_layer", which other programs read instead of the list, must agree with the marks.
+ * Errors: STATUS_INPUT. */
 struct status arch_derive_typed_mlps(struct arch_reading *r);
 
 /* Local. For families with `grows`: reads from "rope_parameters" how q grows. Errors: STATUS_INPUT.

@@ -199,16 +199,38 @@ static struct status check_moe_flags(const struct arch_reading *r)
     return status_ok();
 }
 
+/* Returns the type of a layer's FFN when "mlp_layer_types" is absent; NULL: its entry in
+ * "moe_layer_freq" is none. */
+static const char *unlisted_mlp(const struct arch_reading *r, uint32_t layer)
+{
+    const struct arch_family *f = r->m.family;
+    const bool is_counted =
+        f->counts_dense || f->moe_flags || f->delta_by_channel || f->ling || f->block_indexed;
+    int64_t flag = layer >= (is_counted ? r->pattern.n_dense_layers : 1);
+    if (r->node.moe_freq != NULL && !js_int(js_at(r->node.moe_freq, layer), &flag)) return NULL;
+    return flag == 0 ? "dense" : "sparse";
+}
+
+/* Refuses a "moe_layer_freq" that differs from the marked layers: some programs read only that
+ * list. */
+static struct status check_moe_freq(const struct arch_reading *r)
+{
+    for (uint32_t l = 0; r->node.moe_freq != NULL && l < r->m.n_layers; l++) {
+        int64_t flag;
+        if (js_int(js_at(r->node.moe_freq, l), &flag) && flag == r->m.layer.is_moe[l]) continue;
+        return status_make(STATUS_INPUT, "%s: moe_layer_freq[%u]: expected %d", r->what, l,
+                           r->m.layer.is_moe[l]);
+    }
+    return status_ok();
+}
+
 struct status arch_derive_typed_mlps(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     const bool has_count = js_type(js_get(r->root, "first_k_dense_replace")) != JS_NULL;
-    const bool is_counted = m->family->counts_dense || m->family->moe_flags ||
-                            m->family->delta_by_channel || m->family->ling;
-    const uint32_t n_dense = is_counted ? r->pattern.n_dense_layers : 1;
     for (uint32_t l = 0; l < m->n_layers; l++) {
         const char *type = js_string(js_at(r->node.mlp_layer_types, l), NULL);
-        if (r->node.mlp_layer_types == NULL) type = l < n_dense ? "dense" : "sparse";
+        if (r->node.mlp_layer_types == NULL) type = unlisted_mlp(r, l);
         const bool is_moe = type != NULL && strcmp(type, "sparse") == 0;
         if (!is_moe && (type == NULL || strcmp(type, "dense") != 0)) {
             return status_make(STATUS_INPUT,
@@ -225,6 +247,7 @@ struct status arch_derive_typed_mlps(struct arch_reading *r)
         m->layer.is_moe[l] = is_moe;
     }
     if (m->may_predict) m->layer.is_moe[m->n_layers] = true;
+    TRY(check_moe_freq(r));
     return check_moe_flags(r);
 }
 

@@ -84,6 +84,13 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_INDEX_K_NORM_BIAS, PART_INDEX, "self_attn.indexer.k_norm.bias", DIM_INDEX)},
     {MATRIX(CLASS_ROUTER, WEIGHT_INDEX_MIX, PART_ANY_INDEX, "self_attn.indexer.weights_proj.weight",
             DIM_INDEX_H, DIM_D)},
+    /* an index that chooses blocks */
+    {MATRIX(CLASS_ATTENTION, WEIGHT_INDEX_Q, PART_BLOCK_INDEX, "self_attn.index_q_proj.weight",
+            DIM_INDEX_KV, DIM_D)},
+    {VECTOR(WEIGHT_INDEX_Q_NORM, PART_BLOCK_INDEX, "self_attn.index_q_norm.weight", DIM_INDEX)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_INDEX_K, PART_BLOCK_INDEX, "self_attn.index_k_proj.weight",
+            DIM_INDEX, DIM_D)},
+    {VECTOR(WEIGHT_INDEX_K_NORM, PART_BLOCK_INDEX, "self_attn.index_k_norm.weight", DIM_INDEX)},
     /* compressed attention */
     {MATRIX(CLASS_ATTENTION, WEIGHT_KV_A, PART_SHARED_KV, "self_attn.kv_proj.weight", DIM_KV_LORA,
             DIM_D)},
@@ -363,6 +370,7 @@ enum arch_axis arch_dim_axis(enum arch_dim dim)
                                                    [DIM_KV_B] = AXIS_HEADS,
                                                    [DIM_KV] = AXIS_KV_HEADS,
                                                    [DIM_VALUES] = AXIS_KV_HEADS,
+                                                   [DIM_INDEX_KV] = AXIS_KV_HEADS,
                                                    [DIM_FULL_KV] = AXIS_FULL_KV_HEADS,
                                                    [DIM_FULL_VALUES] = AXIS_FULL_KV_HEADS,
                                                    [DIM_TYPED_Q] = AXIS_HEADS,
@@ -396,6 +404,7 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim)
     case DIM_KV_B:
         return m->attn.query_dim - m->attn.rotary + m->attn.value_dim;
     case DIM_INDEX_Q:
+    case DIM_INDEX_KV:
         return m->index.dim;
     case DIM_DELTA_K:
         return m->delta.key_dim;
@@ -443,6 +452,7 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
                                        [DIM_INDEX] = m->index.dim,
                                        [DIM_INDEX_H] = m->index.n_heads,
                                        [DIM_INDEX_Q] = m->index.n_heads,
+                                       [DIM_INDEX_KV] = m->index.n_heads,
                                        [DIM_F] = m->ffn,
                                        [DIM_SHARED_F] = m->moe.shared_ffn,
                                        [DIM_EXPERT_F] = m->moe.ffn,
@@ -491,6 +501,7 @@ static uint64_t attention_parts(const struct arch *m, uint32_t layer)
                                                    : 0;
     return (arch_shares_keys(m, layer) > 1 ? PART_FULL_HEADS : PART_HEADS) |
            (m->attn.qkv_bias ? PART_QKV_BIAS : 0) | (m->attn.o_bias ? PART_O_BIAS : 0) |
+           (arch_has_index(m, layer) ? PART_BLOCK_INDEX : 0) |
            (m->attn.qk_norm ? PART_QK_NORM : 0) | (m->attn.qk_norm_whole ? PART_QK_NORM_WHOLE : 0) |
            sinks;
 }

@@ -25,8 +25,9 @@ enum weight_role {
     WEIGHT_KV_A_NORM,
     WEIGHT_KV_B,        /* the heads' own parts of keys and values, never quantized */
     WEIGHT_LATENT_GATE, /* one gate for each head */
-    WEIGHT_INDEX_Q,     /* the index of sparse attention: its queries, from q's latent */
-    WEIGHT_INDEX_K,     /* its keys, one head */
+    WEIGHT_INDEX_Q, /* the index of sparse attention: its queries, from q's latent or from rows */
+    WEIGHT_INDEX_Q_NORM, /* norm of each of its queries */
+    WEIGHT_INDEX_K,      /* its keys, one head */
     WEIGHT_INDEX_K_NORM,
     WEIGHT_INDEX_K_NORM_BIAS,
     WEIGHT_INDEX_MIX, /* the weights of its heads */
@@ -176,6 +177,7 @@ enum arch_dim {
     DIM_INDEX,    /* one index head's elements */
     DIM_INDEX_H,  /* one element for each index head; never divided, nor is the next */
     DIM_INDEX_Q,  /* all index heads */
+    DIM_INDEX_KV, /* all index heads, one for each KV head; AXIS_KV_HEADS */
     DIM_F,        /* AXIS_FFN */
     DIM_SHARED_F, /* AXIS_SHARED_FFN */
     DIM_EXPERT_F, /* AXIS_EXPERT_FFN */
@@ -225,6 +227,7 @@ enum arch_dim {
     PART(Q_STEP)       /* LATENT without a latent for q */                                         \
     PART(LATENT_GATES) /* LATENT with a gate for each head */                                      \
     PART(INDEX)        /* an index of LATENT, for sparse attention */                              \
+    PART(BLOCK_INDEX)  /* an index of HEADS, which chooses blocks */                               \
     PART(SHARED_KV)    /* compressed attention: one head of keys that are values */                \
     PART(POOL_SPARSE)  /* entries that an index chooses */                                         \
     PART(POOL_FULL)    /* entries that all rows behind them see */                                 \

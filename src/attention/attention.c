@@ -3,8 +3,8 @@
 
 #include "kernels/ops.h"
 
-void attention_run(const struct kern_table *kern, const struct attention_shape *s,
-                   const struct attention_work *w)
+void attention_enter(const struct kern_table *kern, const struct attention_shape *s,
+                     const struct attention_work *w)
 {
     const struct rope_kv_args rows = {.q = w->q,
                                       .k = w->k,
@@ -22,19 +22,30 @@ void attention_run(const struct kern_table *kern, const struct attention_shape *
                                       .seqs = w->seqs,
                                       .n_seqs = w->n_seqs};
     op_rope_kv(kern, &rows);
-    const struct attn_args args = {.q = w->q,
-                                   .out = w->out,
-                                   .kv = w->kv,
-                                   .kv_of_head = s->kv_of_head,
-                                   .n_heads = s->n_heads,
-                                   .scale = s->scale,
-                                   .softcap = s->softcap,
-                                   .sinks = w->sinks,
-                                   .window = w->window,
-                                   .ahead = s->ahead,
-                                   .seqs = w->seqs,
-                                   .n_seqs = w->n_seqs,
-                                   .parts = w->parts,
-                                   .n_part_floats = w->n_part_floats};
+}
+
+struct attn_args attention_args(const struct attention_shape *s, const struct attention_work *w)
+{
+    return (struct attn_args){.q = w->q,
+                              .out = w->out,
+                              .kv = w->kv,
+                              .kv_of_head = s->kv_of_head,
+                              .n_heads = s->n_heads,
+                              .scale = s->scale,
+                              .softcap = s->softcap,
+                              .sinks = w->sinks,
+                              .window = w->window,
+                              .ahead = s->ahead,
+                              .seqs = w->seqs,
+                              .n_seqs = w->n_seqs,
+                              .parts = w->parts,
+                              .n_part_floats = w->n_part_floats};
+}
+
+void attention_run(const struct kern_table *kern, const struct attention_shape *s,
+                   const struct attention_work *w)
+{
+    attention_enter(kern, s, w);
+    const struct attn_args args = attention_args(s, w);
     op_attention(kern, &args);
 }

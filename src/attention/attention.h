@@ -33,8 +33,13 @@ struct attention_work {
     size_t n_part_floats;
 };
 
-/* Local. Writes the rows' K and V to the cache, then attends, reading K and V from the cache alone.
- */
+/* Local. attention_enter norms and rotates q and k, and writes the rows' K and V to the cache;
+ * attention_args describes the attention of these rows over the cache, which reads nothing else;
+ * attention_run does both and attends. */
+void attention_enter(const struct kern_table *kern, const struct attention_shape *shape,
+                     const struct attention_work *work);
+struct attn_args attention_args(const struct attention_shape *shape,
+                                const struct attention_work *work);
 void attention_run(const struct kern_table *kern, const struct attention_shape *shape,
                    const struct attention_work *work);
 

@@ -27,32 +27,34 @@ uint32_t kv_pool_index_bytes(enum dtype dtype, uint32_t index_dim)
     return index_dim > 0 ? (uint32_t)kv_half_bytes(dtype, index_dim) : 0;
 }
 
-uint64_t kv_pool_half_bytes(const struct kv_shape *s)
-{
-    return kv_half_bytes(s->dtype, s->head_dim) + kv_pool_index_bytes(s->dtype, s->index_dim);
-}
-
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
                              enum dtype dtype, bool latent)
 {
     return (uint64_t)n_layers * (latent ? 1 : 2) * n_kv_heads * kv_half_bytes(dtype, head_dim);
 }
 
-/* Bytes of one layer in a block, in the buffers of kv_pool_get_block. */
+/* Bytes of one layer's keys and values in a block. */
+static uint64_t bare_bytes(const struct kv_shape *s)
+{
+    return kv_pool_block_bytes(1, s->n_kv_heads, s->head_dim, s->dtype, s->latent);
+}
+
+/* Bytes of one layer in a block, in the buffers of kv_pool_get_block. A rank without heads has no
+ * index keys. */
 static uint64_t widest_bytes(const struct kv_shape *s)
 {
-    return kv_pool_half_bytes(s) * (s->latent ? 1 : 2) * s->n_kv_heads;
+    return s->n_kv_heads == 0 ? 0 : bare_bytes(s) + kv_pool_index_bytes(s->dtype, s->index_dim);
 }
 
 /* Sets where the layers begin, and the bytes of all. */
 static struct status place_layers(struct kv_pool *p)
 {
     const struct kv_shape *s = &p->shape;
-    const uint64_t bare = kv_pool_block_bytes(1, s->n_kv_heads, s->head_dim, s->dtype, s->latent);
     TRY(mem_alloc(&p->layer_at, (size_t)s->n_layers + 1, sizeof *p->layer_at, "KV pool"));
     for (uint32_t l = 0; l < s->n_layers; l++) {
         const bool keys = s->has_index == NULL || s->has_index[l];
-        p->layer_at[l + 1] = p->layer_at[l] + s->n_blocks * (keys ? widest_bytes(s) : bare);
+        p->layer_at[l + 1] =
+            p->layer_at[l] + s->n_blocks * (keys ? widest_bytes(s) : bare_bytes(s));
     }
     p->n_bytes = p->layer_at[s->n_layers];
     p->shape.has_index = NULL;
@@ -83,7 +85,7 @@ struct status kv_pool_create(const struct kern_table *kern, const struct kv_shap
     TRY(mem_alloc(&p, 1, sizeof *p, "KV pool"));
     p->kern = kern;
     p->shape = *shape;
-    assert(shape->index_dim == 0 || (shape->latent && shape->n_kv_heads <= 1));
+    assert(shape->index_dim == 0 || !shape->latent || shape->n_kv_heads <= 1);
     struct status st = place_layers(p);
     if (!status_failed(&st)) st = make_blocks(p);
     if (status_failed(&st)) {
@@ -122,7 +124,8 @@ struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer)
 {
     const struct kv_shape *s = &p->shape;
     assert(layer < s->n_layers);
-    const uint32_t beside = has_index(p, layer) ? kv_pool_index_bytes(s->dtype, s->index_dim) : 0;
+    const bool keys_beside = s->latent && has_index(p, layer);
+    const uint32_t beside = keys_beside ? kv_pool_index_bytes(s->dtype, s->index_dim) : 0;
     return (struct kv_view){.base = (char *)p->data + p->layer_at[layer],
                             .dtype = s->dtype,
                             .n_kv_heads = s->n_kv_heads,
@@ -134,14 +137,15 @@ struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer)
 struct kv_view kv_pool_index(const struct kv_pool *p, uint32_t layer)
 {
     const struct kv_shape *s = &p->shape;
-    const uint32_t beside = (uint32_t)kv_half_bytes(s->dtype, s->head_dim);
+    const uint64_t half = kv_half_bytes(s->dtype, s->head_dim);
+    const uint64_t first = s->latent ? half : s->n_blocks * bare_bytes(s);
     assert(layer < s->n_layers && has_index(p, layer));
-    return (struct kv_view){.base = (char *)p->data + p->layer_at[layer] + beside,
+    return (struct kv_view){.base = (char *)p->data + p->layer_at[layer] + first,
                             .dtype = s->dtype,
-                            .n_kv_heads = s->n_kv_heads,
+                            .n_kv_heads = 1,
                             .head_dim = s->index_dim,
                             .latent = true,
-                            .beside_bytes = beside};
+                            .beside_bytes = s->latent ? (uint32_t)half : 0};
 }
 
 uint64_t kv_pool_one_bytes(const struct kv_pool *p)
@@ -149,27 +153,46 @@ uint64_t kv_pool_one_bytes(const struct kv_pool *p)
     return widest_bytes(&p->shape) * p->shape.n_layers;
 }
 
-/* Returns a layer's part of a block. */
-static char *layer_block(const struct kv_pool *p, uint32_t layer, uint32_t block)
+/* Bytes of a layer's block that lie together. */
+struct block_piece {
+    char *at;
+    uint64_t n_bytes;
+};
+
+/* Returns the two pieces of a layer's block, of which the second may have no bytes. */
+static void block_pieces(const struct kv_pool *p, uint32_t layer, uint32_t block,
+                         struct block_piece pieces[2])
 {
-    assert(block < p->shape.n_blocks && p->kern->device == NULL);
-    return (char *)p->data + p->layer_at[layer] + block * layer_bytes(p, layer);
+    const struct kv_shape *s = &p->shape;
+    char *base = (char *)p->data + p->layer_at[layer];
+    const bool apart = !s->latent && has_index(p, layer);
+    const uint64_t n = layer_bytes(p, layer), bare = bare_bytes(s), first = apart ? bare : n;
+    assert(block < s->n_blocks && p->kern->device == NULL);
+    pieces[0] = (struct block_piece){base + block * first, first};
+    pieces[1] = (struct block_piece){base + s->n_blocks * bare + block * (n - first), n - first};
 }
 
 void kv_pool_get_block(const struct kv_pool *p, uint32_t block, void *to)
 {
     const uint64_t one = widest_bytes(&p->shape);
     for (uint32_t l = 0; l < p->shape.n_layers; l++) {
-        const uint64_t n = layer_bytes(p, l);
+        struct block_piece from[2];
         char *at = (char *)to + l * one;
-        memcpy(at, layer_block(p, l, block), n);
-        memset(at + n, 0, one - n);
+        block_pieces(p, l, block, from);
+        memcpy(at, from[0].at, from[0].n_bytes);
+        memcpy(at + from[0].n_bytes, from[1].at, from[1].n_bytes);
+        memset(at + layer_bytes(p, l), 0, one - layer_bytes(p, l));
     }
 }
 
 void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from)
 {
     const uint64_t one = widest_bytes(&p->shape);
-    for (uint32_t l = 0; l < p->shape.n_layers; l++)
-        memcpy(layer_block(p, l, block), (const char *)from + l * one, layer_bytes(p, l));
+    for (uint32_t l = 0; l < p->shape.n_layers; l++) {
+        struct block_piece to[2];
+        const char *at = (const char *)from + l * one;
+        block_pieces(p, l, block, to);
+        memcpy(to[0].at, at, to[0].n_bytes);
+        memcpy(to[1].at, at + to[0].n_bytes, to[1].n_bytes);
+    }
 }

@@ -12,8 +12,9 @@ struct kv_shape {
     uint32_t n_layers, n_blocks, n_kv_heads, head_dim;
     enum dtype dtype;
     bool latent;           /* V is K, and only K is stored */
-    uint32_t index_dim;    /* with latents: elements of an index key; a block's index keys follow
-                              its K, in the same type; 0: none */
+    uint32_t index_dim;    /* elements of an index key, in the same type; 0: none. With latents a
+                              block's index keys follow its K; else those of all blocks of a layer
+                              follow the layer's K and V */
     const bool *has_index; /* [n_layers] the layers with index keys; NULL: all; borrowed until
                               kv_pool_create returns */
 };
@@ -21,8 +22,8 @@ struct kv_shape {
 struct kv_pool {
     struct kv_shape shape;
     uint64_t *layer_at; /* owned: [n_layers + 1] the offset in `data` of each layer's blocks:
-                           [n_blocks, 2 or 1, G] of kv_pool_half_bytes; a layer without index keys
-                           lacks their bytes */
+                           [n_blocks, 2 or 1, G] of kv_half_bytes, and the index keys, unless the
+                           layer has none */
     void *data; /* owned: all layers' blocks; on the host a page is allocated at its first write */
     uint64_t n_bytes;
     const struct kern_table *kern; /* borrowed: its ops read and write the blocks */
@@ -40,9 +41,6 @@ const char *kv_dtype_name(enum dtype t);
 /* Local. Returns the bytes of an element and of a scale, for the layout. */
 struct layout_kv kv_layout(enum dtype t);
 
-/* Local. Returns the bytes of K, or V, of one head in a block, and of the index keys after them. */
-uint64_t kv_pool_half_bytes(const struct kv_shape *shape);
-
 /* Local. Bytes that one block takes over all layers of a rank, without index keys. */
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
                              enum dtype dtype, bool latent);
@@ -57,8 +55,8 @@ struct status kv_pool_create(const struct kern_table *kern, const struct kv_shap
 void kv_pool_destroy(struct kv_pool **p);
 
 /* Local. kv_pool_one_bytes returns the size of a buffer for one block over all layers: for each
- * layer, [2 or 1, G] of kv_pool_half_bytes. get and put copy a block to and from that buffer; get
- * writes zeros for index keys that a layer lacks. The pool must be in host memory. */
+ * layer, [2 or 1, G] of kv_half_bytes and index keys. get and put copy a block to and from that
+ * buffer; get writes zeros for index keys that a layer lacks. The pool must be in host memory. */
 uint64_t kv_pool_one_bytes(const struct kv_pool *p);
 void kv_pool_get_block(const struct kv_pool *p, uint32_t block, void *to);
 void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from);

@@ -21,12 +21,13 @@ enum { PATH_BYTES = 2048, N_FOLDERS = 256, KEY_DIGITS = 32, WRITTEN_UNIT = 1 << 
 static const char MAGIC[8] = {'s', 'h', 'o', 'a', 'l', 'k', 'v', '1'};
 
 /* A file: this, then layers [n_layers], sums [n_layers, heads], a checksum of all these, and the
- * data [n_layers, heads, n_halves] of half_bytes. */
+ * data: pieces [n_layers, heads]. A piece has a head's halves and the layer's index keys, so that
+ * it can be read without the other heads. */
 struct store_header {
     char magic[8];
     struct kv_store_key key;
     uint32_t n_layers, head_begin, head_end, n_halves;
-    uint64_t half_bytes;
+    uint64_t half_bytes; /* of a piece, divided by n_halves */
 };
 
 struct kv_store {
@@ -43,6 +44,24 @@ struct kv_store {
 static uint32_t n_heads(const struct kv_store_part *p)
 {
     return p->head_end - p->head_begin;
+}
+
+static uint64_t piece_bytes(const struct kv_store_part *p)
+{
+    return p->n_halves * p->half_bytes + p->beside_bytes;
+}
+
+/* Returns the offset in a part of half w of a head; w = n_halves: of the layer's index keys. */
+static uint64_t part_place(const struct kv_store_part *p, uint64_t layer, uint64_t head, uint64_t w)
+{
+    const uint64_t heads = n_heads(p);
+    const uint64_t layer_bytes = p->n_halves * heads * p->half_bytes + p->beside_bytes;
+    return layer * layer_bytes + (w * heads + (w < p->n_halves ? head : 0)) * p->half_bytes;
+}
+
+static uint64_t half_bytes_of(const struct kv_store_part *p, uint64_t w)
+{
+    return w < p->n_halves ? p->half_bytes : p->beside_bytes;
 }
 
 /* Bytes of a file before its data. */
@@ -89,8 +108,7 @@ struct status kv_store_create(const char *dir, uint64_t n_bytes, bool sweeps,
     const struct store_header h = {
         .n_layers = part->n_layers, .head_begin = part->head_begin, .head_end = part->head_end};
     s->index_bytes = index_bytes_of(&h);
-    s->file_bytes = s->index_bytes +
-                    (uint64_t)part->n_layers * n_heads(part) * part->n_halves * part->half_bytes;
+    s->file_bytes = s->index_bytes + (uint64_t)part->n_layers * n_heads(part) * piece_bytes(part);
     struct status st = mem_alloc(&s->layers, part->n_layers + 1, sizeof *s->layers, "prefix store");
     if (!status_failed(&st)) st = mem_alloc(&s->buffer, s->file_bytes, 1, "prefix store");
     if (!status_failed(&st) && mkdir(dir, 0777) != 0 && errno != EEXIST)
@@ -163,17 +181,17 @@ bool kv_store_has(const struct kv_store *s, struct kv_store_key key)
 
 /* --- writing ------------------------------------------------------------------------------ */
 
-/* Lays out a file in s->buffer. part: [n_layers, n_halves, heads] of half_bytes. */
+/* Lays out a file in s->buffer. */
 static void make_store_file(struct kv_store *s, struct kv_store_key key, const char *part)
 {
     const struct kv_store_part *p = &s->part;
-    const uint64_t half = p->half_bytes, heads = n_heads(p), piece = p->n_halves * half;
+    const uint64_t heads = n_heads(p), piece = piece_bytes(p);
     struct store_header h = {.key = key,
                              .n_layers = p->n_layers,
                              .head_begin = p->head_begin,
                              .head_end = p->head_end,
                              .n_halves = p->n_halves,
-                             .half_bytes = half};
+                             .half_bytes = piece / p->n_halves};
     memcpy(h.magic, MAGIC, sizeof MAGIC);
     char *at = s->buffer, *data = s->buffer + s->index_bytes;
     memcpy(at, &h, sizeof h);
@@ -182,8 +200,9 @@ static void make_store_file(struct kv_store *s, struct kv_store_key key, const c
     at += p->n_layers * sizeof *s->layers;
     for (uint64_t l = 0; l < p->n_layers; l++) {
         for (uint64_t g = 0; g < heads; g++, data += piece) {
-            for (uint64_t w = 0; w < p->n_halves; w++)
-                memcpy(data + w * half, part + ((l * p->n_halves + w) * heads + g) * half, half);
+            for (uint64_t w = 0; w <= p->n_halves; w++)
+                memcpy(data + w * p->half_bytes, part + part_place(p, l, g, w),
+                       half_bytes_of(p, w));
             const uint64_t sum = XXH3_64bits(data, piece);
             memcpy(at, &sum, sizeof sum);
             at += sizeof sum;
@@ -287,8 +306,8 @@ static bool read_index(int fd, struct reading *r, struct store_header *h, char *
     if (!read_store_at(fd, h, sizeof *h, 0)) return false;
     if (memcmp(h->magic, MAGIC, sizeof MAGIC) != 0 || h->key.low != r->key.low ||
         h->key.high != r->key.high || h->n_halves != p->n_halves ||
-        h->half_bytes != p->half_bytes || h->n_layers > 4096 || h->head_end < h->head_begin ||
-        h->head_end > 4096)
+        h->half_bytes != piece_bytes(p) / p->n_halves || h->n_layers > 4096 ||
+        h->head_end < h->head_begin || h->head_end > 4096)
         return false;
     const uint64_t n = index_bytes_of(h), n_summed = n - sizeof(uint64_t);
     uint64_t sum;
@@ -304,12 +323,12 @@ static bool read_head_piece(const struct reading *r, int fd, uint64_t at, uint64
                             uint64_t place)
 {
     const struct kv_store_part *p = &r->s->part;
-    const uint64_t half = p->half_bytes, piece = p->n_halves * half, heads = n_heads(p);
+    const uint64_t piece = piece_bytes(p), heads = n_heads(p);
     char *bytes = r->s->buffer;
     if (!read_store_at(fd, bytes, piece, at) || XXH3_64bits(bytes, piece) != sum) return false;
-    const uint64_t l = place / heads, g = place % heads;
-    for (uint64_t w = 0; w < p->n_halves; w++)
-        memcpy(r->part + ((l * p->n_halves + w) * heads + g) * half, bytes + w * half, half);
+    for (uint64_t w = 0; w <= p->n_halves; w++)
+        memcpy(r->part + part_place(p, place / heads, place % heads, w), bytes + w * p->half_bytes,
+               half_bytes_of(p, w));
     return true;
 }
 
@@ -319,7 +338,7 @@ static bool take_head_pieces(struct reading *r, int fd, const struct store_heade
 {
     const struct kv_store_part *p = &r->s->part;
     const uint64_t heads = n_heads(p), theirs = h->head_end - h->head_begin;
-    const uint64_t piece = p->n_halves * p->half_bytes;
+    const uint64_t piece = piece_bytes(p);
     const char *layers = index + sizeof *h, *sums = layers + h->n_layers * sizeof(uint32_t);
     for (uint64_t place = 0; place < p->n_layers * heads; place++) {
         const uint32_t layer = p->layers[place / heads];

@@ -23,6 +23,8 @@ struct kv_store_part {
     uint32_t head_begin, head_end; /* kv heads */
     uint32_t n_halves;             /* 2: K and V; 1: latents */
     uint64_t half_bytes;           /* of one head's K or V in a block */
+    uint64_t beside_bytes;         /* of a layer's index keys, which follow its heads and which all
+                                      its heads share; n_halves divides it */
 };
 
 struct kv_store;
@@ -40,7 +42,8 @@ struct kv_store_key kv_store_key_of(struct kv_store_key before, const int32_t *t
 /* Local. True when the folder has a part of this block, written by any rank of any job. */
 bool kv_store_has(const struct kv_store *s, struct kv_store_key key);
 
-/* Local. Writes this rank's part [n_layers, n_halves, heads] of half_bytes, unless it is there.
+/* Local. Writes this rank's part, unless it is there: for each layer [n_halves, heads] of
+ * half_bytes, then beside_bytes.
  * Sweeps if all writers of the folder together have written more than 1/16 of n_bytes since the
  * last sweep; so the folder holds at most 15/16 of n_bytes, plus one file of each writer. False:
  * the file could not be written. */

@@ -103,14 +103,16 @@ static void add_attention(struct calib *c, const struct finder *f, struct layer 
         calib_layer_add_member(c, f, WEIGHT_K_ROPE, &w->attention.latent.k_rope);
     }
     if (arch_has_index(m, c->layer)) {
-        calib_layer_add_member(c, f, WEIGHT_INDEX_K, &w->attention.latent.index.k);
-        calib_layer_add_member(c, f, WEIGHT_INDEX_MIX, &w->attention.latent.index.mix);
+        const bool has_blocks = m->index.block > 0;
+        calib_layer_add_member(c, f, WEIGHT_INDEX_K, &w->attention.index.k);
+        calib_layer_add_member(c, f, has_blocks ? WEIGHT_INDEX_Q : WEIGHT_INDEX_MIX,
+                               has_blocks ? &w->attention.index.q : &w->attention.index.mix);
     }
     if (m->attn.q_lora > 0) {
         add_unit(c, TAP_Q_LATENT, 0);
         calib_layer_add_member(c, f, WEIGHT_Q, &w->attention.q);
         if (arch_has_index(m, c->layer))
-            calib_layer_add_member(c, f, WEIGHT_INDEX_Q, &w->attention.latent.index.q);
+            calib_layer_add_member(c, f, WEIGHT_INDEX_Q, &w->attention.index.q);
     }
     add_unit(c, TAP_O, 0);
     calib_layer_add_member(c, f, WEIGHT_O, &w->attention.o);

@@ -87,9 +87,10 @@ static void count_attention(struct cost_stage *s, const struct cost_model *m, ui
     if (a->layer.is_delta[layer]) count_recurrent(s, m, tp);
     if (!arch_layer_has_kv(a, layer)) return;
     const bool windowed =
-        a->index.n_heads > 0 || (a->attn.window > 0 && a->layer.has_window[layer]);
+        arch_is_sparse(a, layer) || (a->attn.window > 0 && a->layer.has_window[layer]);
     /* an index scores positions but adds up no values: half of attention's work */
-    const double index = arch_has_index(a, layer) ? (double)a->index.n_heads * a->index.dim / 2 : 0;
+    const double index_heads = a->index.block > 0 ? kv : a->index.n_heads;
+    const double index = arch_has_index(a, layer) ? index_heads * a->index.dim / 2 : 0;
     if (a->compression.o_groups > 0) {
         count_compressed(s, a, layer, heads * a->attn.head_dim, index);
     } else {

@@ -18,7 +18,9 @@ static struct status create_store(struct engine *e, const struct engine_tier *o)
                                        .head_begin = w->kv_heads.begin,
                                        .head_end = w->kv_heads.end,
                                        .n_halves = shape->latent ? 1 : 2,
-                                       .half_bytes = kv_pool_half_bytes(shape)};
+                                       .half_bytes = kv_half_bytes(shape->dtype, shape->head_dim),
+                                       .beside_bytes =
+                                           kv_pool_index_bytes(shape->dtype, shape->index_dim)};
     const struct status st =
         kv_store_create(o->store_dir, o->store_bytes, o->store_sweeps, &part, &e->moves.store);
     mem_free(&layers);

@@ -251,8 +251,9 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                          struct act_rows *in)
 {
     const struct attention_weights *w = &layer->attention;
+    const struct arch *m = s->o.model;
     const size_t n_rows = p->hidden.n_rows;
-    const bool gated = s->o.model->attn.gated_heads;
+    const bool gated = m->attn.gated_heads;
     const struct column qkv[] = {{&w->q, gated ? s->qkv.q_gated : s->qkv.q, w->q_bias},
                                  {&w->k, s->qkv.k_narrow, w->k_bias},
                                  {&w->v, s->qkv.v_narrow, w->v_bias}};
@@ -260,17 +261,17 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
     stage_adapt_columns(s, &(struct adapter_columns){layer, ADAPTER_Q, qkv, 3}, p, in);
     if (gated) take_queries(s, n_rows);
     copy_keys(s, layer, n_rows);
-    const bool whole = s->o.model->attn.qk_norm_whole, padded = stage_is_padded(s);
+    const bool whole = m->attn.qk_norm_whole, padded = stage_is_padded(s);
     const float *q_norm = whole ? NULL : w->q_norm, *k_norm = whole ? NULL : w->k_norm;
-    if (s->o.model->attn.l2_norm && !layer->is_unrotated) q_norm = k_norm = s->ones;
-    if (s->rotation.q_scale != NULL && (layer->is_unrotated || s->o.model->tuning.everywhere))
+    if (m->attn.l2_norm && !layer->is_unrotated) q_norm = k_norm = s->ones;
+    if (s->rotation.q_scale != NULL && (layer->is_unrotated || m->tuning.everywhere))
         op_scale_rows(s->o.kern, s->qkv.q, s->rotation.q_scale + p->row0, n_rows,
-                      (size_t)s->attention.n_heads * s->o.model->attn.query_dim, s->qkv.q);
+                      (size_t)s->attention.n_heads * m->attn.query_dim, s->qkv.q);
     if (whole) norm_whole(s, w, n_rows);
-    if (s->o.model->attn.clip_qkv > 0) clip(s, n_rows);
-    if (s->o.model->scale.values != 0)
-        op_scale(s->o.kern, s->qkv.v_narrow, s->o.model->scale.values,
-                 n_rows * range_count(computed_kv(s, layer)) * s->o.model->attn.value_dim);
+    if (m->attn.clip_qkv > 0) clip(s, n_rows);
+    if (m->scale.values != 0)
+        op_scale(s->o.kern, s->qkv.v_narrow, m->scale.values,
+                 n_rows * range_count(computed_kv(s, layer)) * m->attn.value_dim);
     if (padded) widen_heads(s, layer, q_norm, k_norm, n_rows);
     const struct attention_work work = {.q = s->qkv.q_wide,
                                         .k = s->qkv.k,
@@ -289,7 +290,10 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                                         .parts = s->tile_parts,
                                         .n_part_floats = WORKSPACE_TILE_PARTS_BYTES / sizeof(float),
                                         .n_rows = n_rows};
-    attention_run(s->o.kern, &s->attention, &work);
+    if (m->index.block > 0 && arch_has_index(m, layer->index))
+        stage_attend_blocks(s, layer, p, in, &work);
+    else
+        attention_run(s->o.kern, &s->attention, &work);
     if (padded) narrow_heads(s, layer, n_rows);
     if (gated) apply_gates(s, n_rows);
 }

@@ -24,9 +24,9 @@ static void project_compressed(struct stage *s, const struct layer *layer, struc
                                    {&w->kv_a, s->qkv.k, NULL},
                                    {&w->pool.kv, s->entries.kv, NULL}};
     const struct column rest[] = {{&w->pool.gate, s->entries.gate, NULL},
-                                  {&w->index.pool.kv, s->entries.index_kv, NULL},
-                                  {&w->index.pool.gate, s->entries.index_gate, NULL}};
-    const struct column mix = {&w->index.mix, s->index.mix, NULL};
+                                  {&layer->attention.index.pool.kv, s->entries.index_kv, NULL},
+                                  {&layer->attention.index.pool.gate, s->entries.index_gate, NULL}};
+    const struct column mix = {&layer->attention.index.mix, s->index.mix, NULL};
     stage_columns(s, first, 3, in);
     stage_columns(s, rest, 3, in);
     stage_columns(s, &mix, 1, in);
@@ -38,7 +38,7 @@ static void project_compressed(struct stage *s, const struct layer *layer, struc
                                               .y = s->latent.q_low});
     struct act_rows low = stage_input(s, s->latent.q_low, in->n_rows, m->attn.q_lora);
     const struct column q[] = {{&layer->attention.q, s->qkv.q, NULL},
-                               {&w->index.q, s->index.q, NULL}};
+                               {&layer->attention.index.q, s->index.q, NULL}};
     stage_columns(s, q, 2, &low);
 }
 
@@ -97,8 +97,8 @@ static void make_entries(struct stage *s, const struct layer *layer, const struc
     if (!chooses) return;
     a.v = s->entries.index_kv;
     a.z = s->entries.index_gate;
-    a.bias = w->index.pool.bias;
-    a.norm = w->index.pool.norm;
+    a.bias = layer->attention.index.pool.bias;
+    a.norm = layer->attention.index.pool.norm;
     a.dim = m->index.dim;
     a.states += pool_state_floats(2, m->attn.head_dim);
     a.is_index = true;

@@ -76,6 +76,32 @@ static void norm_inner(struct stage *s, const struct ffn_weights *w, const struc
                                              .sums = s->ffn.sums});
 }
 
+/* True when dense FFNs and shared experts clamp their gates and ups. */
+static bool is_clamped(const struct arch *m)
+{
+    return m->swiglu.limit > 0 && (m->swiglu.everywhere || m->swiglu.alpha == 0);
+}
+
+/* s->ffn.gate [n_rows, n] = the inner rows of an FFN, from s->ffn.gate and s->ffn.up. */
+static void gate_inner(struct stage *s, size_t n_rows, size_t n)
+{
+    const struct arch *m = s->o.model;
+    if (m->swiglu.everywhere) {
+        op_swiglu_clamped(s->o.kern, s->ffn.gate, s->ffn.up, n_rows * n, m->swiglu.alpha,
+                          m->swiglu.limit);
+        return;
+    }
+    op_swiglu(s->o.kern, &(struct swiglu_args){.kind = m->gate,
+                                               .limit = is_clamped(m) ? m->swiglu.limit : 0,
+                                               .gate = s->ffn.gate,
+                                               .up = s->ffn.up,
+                                               .stride = n,
+                                               .n_rows = n_rows,
+                                               .n = n,
+                                               .y = s->ffn.gate,
+                                               .y_stride = n});
+}
+
 /* Computes the FFN's intermediate activations for the rows `in`, and returns them as the input of
  * the down projection: in s->ffn.gate [T, F], or as quantized values alone. */
 static struct act_rows inner_activations(struct stage *s, const struct layer *layer,
@@ -106,10 +132,8 @@ static struct act_rows inner_activations(struct stage *s, const struct layer *la
     act_codes(s->o.kern, in, &w->gate);
     const bool apart = act_codes_replace(in, &w->up);
     const bool is_normed = s->o.model->sub_norms;
-    const struct arch_swiglu *law = &s->o.model->swiglu;
-    const float limit = law->alpha == 0 ? law->limit : 0;
-    if (f > 0 && !apart && !is_adapted && !is_normed && limit == 0 && w->gate_bias == NULL &&
-        w->up_bias == NULL) {
+    if (f > 0 && !apart && !is_adapted && !is_normed && !is_clamped(s->o.model) &&
+        w->gate_bias == NULL && w->up_bias == NULL) {
         stage_gated(s, gate_up, in, act_codes_to_make(&inner, &w->down));
     } else {
         stage_columns(s, gate_up, 2, in);
@@ -117,15 +141,7 @@ static struct act_rows inner_activations(struct stage *s, const struct layer *la
         if (is_normed)
             norm_inner(s, w, &rows);
         else if (f > 0)
-            op_swiglu(s->o.kern, &(struct swiglu_args){.kind = s->o.model->gate,
-                                                       .limit = limit,
-                                                       .gate = s->ffn.gate,
-                                                       .up = s->ffn.up,
-                                                       .stride = f,
-                                                       .n_rows = n_rows,
-                                                       .n = f,
-                                                       .y = s->ffn.gate,
-                                                       .y_stride = f});
+            gate_inner(s, n_rows, f);
     }
     stage_show(s, TAP_DOWN, s->ffn.gate, n_rows, f);
     return inner;

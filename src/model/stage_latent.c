@@ -61,7 +61,7 @@ static void project(struct stage *s, const struct layer *layer, const struct par
     stage_adapt_columns(s, &(struct adapter_columns){layer, ADAPTER_KV_A, columns + 1, 2}, p, in);
     const struct column gates = {&latent->gate, s->latent.gates, NULL};
     if (m->attn.latent_gates) stage_columns(s, &gates, 1, in);
-    if (latent->index.k.n_out > 0) stage_index_project(s, &latent->index, in);
+    if (w->index.k.n_out > 0) stage_index_project(s, &w->index, in);
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->qkv.v,
                                               .w = latent->kv_a_norm,
                                               .n_rows = n_rows,
@@ -79,8 +79,8 @@ static void project(struct stage *s, const struct layer *layer, const struct par
                                               .y = s->latent.q_low});
     stage_show(s, TAP_Q_LATENT, s->latent.q_low, n_rows, m->attn.q_lora);
     struct act_rows low_rows = stage_input(s, s->latent.q_low, n_rows, m->attn.q_lora);
-    const struct column q[] = {{&w->q, s->qkv.q, NULL}, {&latent->index.q, s->index.q, NULL}};
-    stage_columns(s, q, latent->index.q.n_out > 0 ? 2 : 1, &low_rows);
+    const struct column q[] = {{&w->q, s->qkv.q, NULL}, {&w->index.q, s->index.q, NULL}};
+    stage_columns(s, q, w->index.q.n_out > 0 ? 2 : 1, &low_rows);
     stage_adapt_columns(s, &(struct adapter_columns){layer, ADAPTER_Q, q, 1}, p, &low_rows);
 }
 

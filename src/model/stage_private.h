@@ -98,10 +98,10 @@ struct prediction {
 struct index_work {
     float *q, *turned; /* [T, heads of the index, dim]; their rotated parts [T, heads, rotary] */
     float *k, *mix;    /* [T, dim], [T, heads] */
-    int32_t *chosen;   /* [T, n_chosen] */
+    int32_t *chosen;   /* [T, n_chosen]; with blocks [T, G, n_chosen / block] */
     float *scores;     /* as for op_index */
     void *gathered;    /* this and the next two: as in struct sparse_args */
-    int32_t *blocks;
+    int32_t *blocks;   /* with blocks: as `tables` in struct block_attention, as are the rows */
     struct seq_rows *rows; /* owned */
 };
 
@@ -479,6 +479,11 @@ void stage_index_keys(struct stage *s, const struct layer *layer, const struct p
  * layer without an index takes those of the last layer that had one. */
 void stage_attend_chosen(struct stage *s, const struct layer *layer, const struct part *p,
                          const struct attn_args *args);
+
+/* Local. Attends as `work` says in a layer with an index that chooses blocks, whose keys and
+ * queries are made from the part's normed rows `in`. */
+void stage_attend_blocks(struct stage *s, const struct layer *layer, const struct part *p,
+                         struct act_rows *in, const struct attention_work *work);
 
 /* stage_compressed.c. Local. Compressed attention: a stage_attend. */
 stage_attend stage_compressed;

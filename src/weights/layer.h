@@ -20,11 +20,13 @@ struct stream_weights {
     float *base, *scale; /* [(2 + n) n], [3]; after the last layer [n], [1] */
 };
 
-/* Weights of sparse attention's index. Every rank of tp has all of its heads. */
+/* Weights of sparse attention's index. Every rank of tp has all of its heads, except in an index
+ * that chooses blocks: there a rank has those of its KV heads. */
 struct index_weights {
-    struct packed q;             /* [heads * dim, q_lora] */
-    struct packed k, mix;        /* [dim, D], [heads, D] */
-    float *k_norm, *k_norm_bias; /* [dim] of a layer norm */
+    struct packed q;             /* [heads * dim, q_lora]; if it chooses blocks [heads * dim, D] */
+    struct packed k, mix;        /* [dim, D], [heads, D]; no mix if it chooses blocks */
+    float *q_norm;               /* [dim] of each query, if it chooses blocks; else NULL */
+    float *k_norm, *k_norm_bias; /* [dim] of a layer norm; without a bias of an RMSNorm */
     struct pool_weights pool;    /* compressed attention: instead of k */
 };
 
@@ -33,8 +35,7 @@ struct index_weights {
 struct latent_weights {
     struct packed q_a, kv_a, k_rope; /* [q_lora, D], [kv_lora, D], [rotary, D] */
     float *q_a_norm, *kv_a_norm;     /* [q_lora], [kv_lora] */
-    struct index_weights index;
-    struct packed gate;       /* [heads, D] gates of the heads' outputs; or empty */
+    struct packed gate;              /* [heads, D] gates of the heads' outputs; or empty */
     struct packed *k_b, *v_b; /* [heads] of [kv_lora, query_dim - rotary], [value_dim, kv_lora] */
     /* compressed attention only, which has no k_rope, k_b and v_b */
     struct pool_weights pool;
@@ -70,6 +71,7 @@ struct attention_weights {
     float *sinks;           /* [heads] or NULL */
     float *o_norm;          /* [heads * value_dim] of o's inputs, over all ranks; or NULL */
     struct latent_weights latent;
+    struct index_weights index;
 };
 
 /* The FFN of a dense layer or beside experts, or the shared experts of a MoE layer. */

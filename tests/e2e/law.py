@@ -109,7 +109,8 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "longcat-flash", "mistral4", "ministral3", "llama4", "qwen3_5", "qwen3_5-moe", "youtu", "k-exaone", "hy3",
             "mimo-v2-flash", "gemma4", "gemma4-dense",
             "granite4", "granite4-moe", "nemotron-h", "nemotron-h-odd", "nemotron-h-moe",
-            "kimi-linear", "kimi-linear-odd", "ling3", "ling3-odd", "deepseek-v4", "deepseek-v4-odd"]
+            "kimi-linear", "kimi-linear-odd", "ling3", "ling3-odd", "deepseek-v4", "deepseek-v4-odd",
+            "minimax-m3", "minimax-m3-odd"]
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],
     "schedule": ["input", "prefix"],
@@ -124,7 +125,7 @@ QUANTIZED = {"demo-int8": "int8", "demo-int4": "int4", "dense-int4": "int4-asym-
              "mixtral-int8": "int8", "head100-int8": "int8", "gemma4-int8": "int8", "deepseek-v4-int8": "int8"}
 # The model named before the last dash with another cache type, in as many runs as a family.
 KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8", "glm5-kv8": "int8",
-            "deepseek-v4-kv8": "int8"}
+            "deepseek-v4-kv8": "int8", "minimax-m3-kv8": "int8"}
 # fp8 weights with int8 activations: made like the quantized models, in as many runs as a family.
 FP8_CODES = {"mixtral-codes": "fp8-g32", "head100-codes": "fp8-g32"}
 QUANTIZED.update(FP8_CODES)
@@ -171,7 +172,7 @@ def drafts_of(row):
     return "mtp" if is_predicting(row["model"]) and row["drafts"] == "7" else row["drafts"]
 
 
-KINDS = [("states", STATES), ("sparse", '"index_topk"'), ("latent", '"kv_lora_rank": [1-9]'),
+KINDS = [("states", STATES), ("sparse", '"(index|sparse)_topk'), ("latent", '"kv_lora_rank": [1-9]'),
          ("window", '"(sliding_window|attention_chunk_size)": [1-9]')]
 
 

@@ -42,7 +42,7 @@ static void fill(uint32_t first, unsigned char *out)
 
 static struct kv_store *open_store(const char *dir, uint32_t first)
 {
-    const struct kv_store_part part = {layers + first, N_LAYERS - first, first, N_HEADS, 2, HALF};
+    const struct kv_store_part part = {layers + first, N_LAYERS - first, first, N_HEADS, 2, HALF, 0};
     struct kv_store *s = NULL;
     const struct status st = kv_store_create(dir, 1 << 20, false, &part, &s);
     FUZZ_CHECK(!status_failed(&st), "%s", st.text);

@@ -278,6 +278,26 @@ def index_gap(model, ids):
         return topk(scores, k, *rest, **more)
 
     if few is None or len(ids) // rate <= few:
+        return block_gap(model, ids)
+    torch.Tensor.topk = seen
+    model(torch.tensor([ids]))
+    torch.Tensor.topk = topk
+    return min(found)
+
+
+def block_gap(model, ids):
+    """The same for an index that chooses blocks."""
+    config, found, topk = model.config.get_text_config(), [], torch.Tensor.topk
+    few, size = getattr(config, "index_topk_blocks", 0), getattr(config, "index_block_size", 1)
+
+    def seen(scores, k, *rest, **more):
+        if scores.dim() == 4 and k == few:
+            best = scores[0, :, few * size:].sort(dim=-1, descending=True).values  # rows that see more blocks
+            largest = best.masked_fill(best.isinf(), 0).abs().amax(-1)
+            found.append(((best[..., few - 1] - best[..., few]) / largest).min().item())
+        return topk(scores, k, *rest, **more)
+
+    if not few or len(ids) <= few * size:
         return 1.0
     torch.Tensor.topk = seen
     model(torch.tensor([ids]))

@@ -133,11 +133,11 @@ static void sets_agree_on_scores(void)
                 float *x = test_floats(n_tiles * 64), *y = test_floats(n_tiles * 64);
                 const size_t cut = rng_below(&r, n_tiles + 1);
                 ref.index_scores[types[n % N_TYPES]](&w->index,
-                                                     &(struct index_slice){s, i, 0, n_tiles, x});
+                                                     &(struct index_slice){s, i, 0, n_tiles, x, 0});
                 for (int part = 0; part < 2; part++)
                     sets[n / 2 % 2].index_scores[types[n % N_TYPES]](
                         &w->index,
-                        &(struct index_slice){s, i, part ? cut : 0, part ? n_tiles : cut, y});
+                        &(struct index_slice){s, i, part ? cut : 0, part ? n_tiles : cut, y, 0});
                 CU_ASSERT_EQUAL(count_different(x, y, p + 1), 0);
                 free(x);
                 free(y);
@@ -155,7 +155,7 @@ static void scores_are_weighted_sums(void)
         struct world *w = world_make(&r, DTYPE_F32, 10, 150, 1);
         const size_t dim = w->index.keys.head_dim, p = position_of(w, 0, 0);
         float *x = test_floats((p / 64 + 1) * 64);
-        ref.index_scores[DTYPE_F32](&w->index, &(struct index_slice){0, 0, 0, p / 64 + 1, x});
+        ref.index_scores[DTYPE_F32](&w->index, &(struct index_slice){0, 0, 0, p / 64 + 1, x, 0});
         for (size_t j = 0; j <= p; j++) {
             const char *block =
                 (const char *)w->index.keys.base +
@@ -309,7 +309,7 @@ static void chosen_positions_are_attended(void)
         float *out = test_floats(w->n_out), *scores = test_floats((p / 64 + 1) * 64);
         int32_t *chosen = test_memory(few * sizeof *chosen);
         run(w, &k, 1, 1, out);
-        k.index_scores[DTYPE_F32](&w->index, &(struct index_slice){0, 0, 0, p / 64 + 1, scores});
+        k.index_scores[DTYPE_F32](&w->index, &(struct index_slice){0, 0, 0, p / 64 + 1, scores, 0});
         k.index_choose(scores, p + 1, (uint32_t)few, chosen);
         double total = 0, *sum = test_memory(dim * sizeof *sum);
         for (size_t d = 0; d < dim; d++) sum[d] = 0;

@@ -121,9 +121,10 @@ static void any_quantized_linear_counts(void)
 {
     static struct layer l;
     struct latent_weights *w = &l.attention.latent;
+    struct index_weights *index = &l.attention.index;
     struct packed *const all[] = {
-        &w->q_a,     &w->kv_a,      &w->index.q,    &w->index.k,         &w->index.pool.kv,
-        &w->pool.kv, &w->pool.gate, &l.attention.q, &w->index.pool.gate, &w->o_a,
+        &w->q_a,     &w->kv_a,      &index->q,      &index->k,         &index->pool.kv,
+        &w->pool.kv, &w->pool.gate, &l.attention.q, &index->pool.gate, &w->o_a,
         &l.ffn.gate, &l.ffn.down,   &l.attention.v,
     };
     CU_ASSERT_FALSE(stage_layer_is_quantized(&l));

@@ -42,7 +42,7 @@ static struct rank rank_with(uint32_t first, uint32_t stride, uint32_t head_begi
 {
     struct rank r = {.head_begin = head_begin, .head_end = head_end};
     for (uint32_t l = first; l < N_LAYERS; l += stride) r.layers[r.n_layers++] = l;
-    const struct kv_store_part part = {r.layers, r.n_layers, head_begin, head_end, 2, HALF};
+    const struct kv_store_part part = {r.layers, r.n_layers, head_begin, head_end, 2, HALF, 0};
     const struct status st = kv_store_create(folder, n_bytes, sweeps, &part, &r.store);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     return r;

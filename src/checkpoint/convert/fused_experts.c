@@ -14,6 +14,7 @@ static const struct fused_model {
     {"GptOssForCausalLM", ".mlp.experts.", false, false},
     {"Llama4ForCausalLM", ".feed_forward.experts.", true, false},
     {"Qwen3_5MoeForCausalLM", ".mlp.experts.", true, true},
+    {"MiniMaxM3VLForCausalLM", ".mlp.experts.", true, true},
     {"Mistral4ForCausalLM", ".mlp.experts.", true, true},
     {"Gemma4ForCausalLM", ".experts.", true, true},
 };

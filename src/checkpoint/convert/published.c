@@ -24,6 +24,11 @@ struct published_form {
     enum rows_kind rows;
 };
 
+/* A part of a name, and what replaces it. */
+struct name_part {
+    const char *from, *to;
+};
+
 struct published_family {
     const char *architecture;
     bool norms_less_one; /* weights named "...norm.weight" are stored minus 1, except gated norms */
@@ -32,6 +37,8 @@ struct published_family {
     bool is_encoder;     /* names are those of published_encoder.c */
     bool is_mixed;       /* tensors of recurrent layers have attention's names (rename_mixer) */
     bool is_short;       /* names are DeepSeek-V4's (rename_short) */
+    const struct name_part *parts; /* replaced wherever they occur; the last one is empty; NULL:
+                                      none */
     const struct published_form *forms; /* the last one is empty; NULL: none */
 };
 
@@ -122,6 +129,22 @@ static const struct published_form modern_bert[] = {
     {"mlp.Wi.bias", {"mlp.gate_proj.bias", "mlp.up_proj.bias"}, ROWS_HALVES},
     {0}};
 
+/* transformers joins gate and up in a checkpoint of the text model alone */
+static const struct published_form minimax_m3[] = {
+    {"mlp.gate_up_proj.weight", {"mlp.gate_proj.weight", "mlp.up_proj.weight"}, ROWS_HALVES},
+    {"mlp.shared_experts.gate_up_proj.weight",
+     {"mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.up_proj.weight"},
+     ROWS_HALVES},
+    {0}};
+static const struct name_part minimax_m3_parts[] = {
+    {".block_sparse_moe.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"},
+    {".block_sparse_moe.", ".mlp."},
+    {".w1.", ".gate_proj."},
+    {".w2.", ".down_proj."},
+    {".w3.", ".up_proj."},
+    {".self_attn.indexer.", ".self_attn.index_"}, /* as transformers writes it */
+    {0}};
+
 static const struct published_form llama4[] = {
     {"feed_forward.gate_proj.weight", {"mlp.gate_proj.weight"}, ROWS_ALL},
     {"feed_forward.up_proj.weight", {"mlp.up_proj.weight"}, ROWS_ALL},
@@ -135,6 +158,10 @@ static const struct published_family families[] = {
     {.architecture = "Qwen3NextForCausalLM", .norms_less_one = true},
     {.architecture = "Qwen3_5ForCausalLM", .norms_less_one = true},
     {.architecture = "Qwen3_5MoeForCausalLM", .norms_less_one = true},
+    {.architecture = "MiniMaxM3VLForCausalLM",
+     .norms_less_one = true,
+     .forms = minimax_m3,
+     .parts = minimax_m3_parts},
     {.architecture = "Phi3ForCausalLM", .forms = fused_all},
     {.architecture = "Glm4ForCausalLM", .forms = fused_ffn},
     {.architecture = "Ernie4_5ForCausalLM"}, /* q and k: arch_rope_in_pairs */
@@ -377,6 +404,8 @@ static struct status part_fill(const struct published *p, const char *name,
     if (p->family->in_pairs) rename_paired(t->name, sizeof t->name);
     if (p->family->is_mixed) rename_mixer(&p->arch, t->name, sizeof t->name);
     if (p->family->is_short) rename_short(t->name, sizeof t->name);
+    for (const struct name_part *r = p->family->parts; r != NULL && r->from != NULL; r++)
+        replace_all(t->name, sizeof t->name, r->from, r->to);
     if (p->family->is_encoder) published_encoder_name(&p->arch, name, t->name, sizeof t->name);
     if (is_in_pairs(p, name)) {
         t->head_rows = p->arch.attn.query_dim;
@@ -397,7 +426,8 @@ static const struct published_form *form_of(const struct published *p, const cha
 
 bool published_only_renames(const struct published *p)
 {
-    return p != NULL && (p->family->in_pairs || p->family->is_mixed || p->family->is_short);
+    return p != NULL && (p->family->in_pairs || p->family->is_mixed || p->family->is_short ||
+                         p->family->parts != NULL);
 }
 
 bool published_splits(const struct published *p, const char *name)

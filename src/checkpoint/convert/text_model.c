@@ -33,6 +33,7 @@ static const struct multimodal models[] = {
     {"Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", none, none, true},
     {"Llama4ForConditionalGeneration", "Llama4ForCausalLM", none, none, false},
     {"Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM", none, none, false},
+    {"MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForCausalLM", none, none, false},
     {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", none, none, false},
 };
 
@@ -60,7 +61,10 @@ static const char *const outer_inert[] = {"architectures",
                                           "eoa_token_id",
                                           "eoa_token_index",
                                           "audio_token_id",
-                                          "vision_soft_tokens_per_image"};
+                                          "vision_soft_tokens_per_image",
+                                          "video_token_index",
+                                          "merged_hidden_size",
+                                          "projector_hidden_size"};
 
 /* Fields beside text_config that belong to the text model too. Any other field is refused, unless
  * it is null, is listed in outer_inert or begins with an underscore. */
@@ -210,7 +214,7 @@ bool published_is_vision(const char *name)
 {
     static const char *const parts[] = {"vision_tower.", "multi_modal_projector.", "vision_model.",
                                         "visual.",       "audio_tower.",           "embed_vision.",
-                                        "embed_audio."};
+                                        "embed_audio.",  "patch_merge_mlp."};
     if (strncmp(name, "model.", strlen("model.")) == 0) name += strlen("model.");
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (strncmp(name, parts[i], strlen(parts[i])) == 0) return true;

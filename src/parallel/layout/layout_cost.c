@@ -208,7 +208,7 @@ static double attention_s(const struct stage_load *s, struct layout_place place)
     const struct arch *m = s->l->model.arch;
     const double kv = range_count(layout_kv_heads(s->l, place.tp));
     const double token =
-        kv * (m->attn.head_dim * (m->attn.kv_lora > 0 ? 1 : 2) + arch_beside_dim(m));
+        kv * m->attn.head_dim * (m->attn.kv_lora > 0 ? 1 : 2) + (kv > 0 ? arch_beside_dim(m) : 0);
     const double cached = s->rows / rows_per_slot * MEAN_CONTEXT * token;
     return cached * s->kv_bytes / s->rates.bytes + group_sum_s(&s->tp, s->rows, m->width);
 }

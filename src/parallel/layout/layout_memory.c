@@ -128,10 +128,31 @@ static uint64_t most_seen(const struct arch *m)
            max_u64(sparse, m->context / m->compression.full_rate);
 }
 
+/* The sizes of an index that chooses blocks, whose keys and values are read where they are. */
+static struct workspace_index index_of_blocks(const struct arch *m, uint64_t n_rows,
+                                              uint64_t wanted)
+{
+    const uint64_t tiles = (m->context + KV_BLOCK_TOKENS - 1ull) / KV_BLOCK_TOKENS;
+    const uint64_t one = m->index.n_heads * tiles * KV_BLOCK_TOKENS;
+    return (struct workspace_index){.n_scores = min_u64(n_rows * one, max_u64(wanted, one)),
+                                    .n_tiles = m->index.n_chosen / KV_BLOCK_TOKENS};
+}
+
+/* Sets the sizes of the arrays of an index that chooses blocks, on a rank with n_kv KV heads. */
+static void add_block_index(const struct arch *m, uint64_t n_kv, struct workspace_shape *shape)
+{
+    shape->per_row[WORKSPACE_INDEX_Q] = n_kv * m->index.dim;
+    shape->per_row[WORKSPACE_INDEX_TURNED] = max_u64(n_kv, 1) * m->attn.rotary;
+    shape->per_row[WORKSPACE_INDEX_MIX] = 0;
+    shape->per_row[WORKSPACE_INDEX_CHOSEN] = n_kv * (m->index.n_chosen / m->index.block);
+    shape->per_row[WORKSPACE_INDEX_BLOCKS] = n_kv * (m->index.n_chosen / KV_BLOCK_TOKENS);
+}
+
 struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows)
 {
     enum { SCORES = 4 << 20, GATHERED_BYTES = 32 << 20, BLOCK = KV_BLOCK_TOKENS };
     if (m->index.n_heads == 0) return (struct workspace_index){0};
+    if (m->index.block > 0) return index_of_blocks(m, n_rows, SCORES);
     const bool has_entries = m->compression.o_groups > 0;
     const uint64_t n_seen = has_entries ? most_seen(m) : m->index.n_chosen;
     const uint64_t n_tiles = (n_seen + BLOCK - 1) / BLOCK;
@@ -264,6 +285,7 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_SHORTCUT] = m->shortcut || m->moe.joins ? d : 0,
                     [WORKSPACE_ROUTED] = m->moe.joins ? d : 0}};
     if (m->compression.o_groups > 0) add_entries(m, &index, &shape);
+    if (m->index.block > 0) add_block_index(m, n_kv, &shape);
     if (m->streams.n > 0) add_streams(m, &shape);
     return shape;
 }
@@ -327,7 +349,8 @@ static uint64_t index_bytes(const struct layout *l, struct layout_place place, s
         n += arch_has_beside(m, i) && !has_beside[at.in_block];
         has_beside[at.in_block] = has_beside[at.in_block] || arch_has_beside(m, i);
     }
-    return n * range_count(layout_kv_heads(l, place.tp)) * KV_BLOCK_TOKENS *
+    const bool has_heads = range_count(layout_kv_heads(l, place.tp)) > 0;
+    return n * has_heads * KV_BLOCK_TOKENS *
            (arch_beside_dim(m) * kv.element_bytes + kv.scale_bytes);
 }
 

@@ -108,6 +108,7 @@ static void add_attention(const struct arch *a, struct strbuf *line)
     if (a->index.n_heads > 0)
         strbuf_printf(line, ", an index of %u heads of %u that chooses %u %s", a->index.n_heads,
                       a->index.dim, a->index.n_chosen, has_entries ? "entries" : "positions");
+    if (a->index.block > 0) strbuf_printf(line, " in blocks of %u, in some layers", a->index.block);
 }
 
 static struct status add_model(const struct layout_model *m, struct strbuf *out)

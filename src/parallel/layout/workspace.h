@@ -109,7 +109,8 @@ struct workspace_index {
     uint64_t n_gather, gathered_bytes; /* rows in INDEX_GATHERED; the bytes of that array with
                                           the widest cache type */
     uint64_t n_tiles;                  /* KV blocks that one row's chosen positions fill; in
-                                          compressed attention, its window and entries */
+                                          compressed attention, its window and entries; with blocks
+                                          those of one KV head */
     uint64_t n_key_tiles;              /* blocks that a sequence's index keys of entries fill */
 };
 
