@@ -48,8 +48,8 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "deepseek_v4": "model.layers.2.attn.indexer.compressor.wgate.weight",
            "deepseek-v4-odd": "model.layers.2.attn.compressor.ape",
            "kimi_k2": "model.layers.1.self_attn.kv_b_proj.weight",
-           "minimax-m3": "language_model.model.layers.2.self_attn.index_q_norm.weight",
-           "minimax-m3-odd": "model.layers.1.self_attn.indexer.k_norm.weight",
+           "minimax_m3_vl": "language_model.model.layers.2.self_attn.index_q_norm.weight",
+           "minimax_m3_vl_text": "model.layers.1.self_attn.indexer.k_norm.weight",
            "minimax_m2": "model.layers.1.block_sparse_moe.experts.3.w2.weight",
            "minimax-m2-fp8": "model.layers.1.self_attn.q_norm.weight",
            "glm4_moe": "model.layers.1.mlp.shared_experts.down_proj.weight",
@@ -109,10 +109,13 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "mimo_v2_flash": "model.layers.1.self_attn.attention_sink_bias",
            "mimo-v2-flash-list": "model.layers.1.self_attn.v_proj.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
-# The tensor whose scale changes, where norms of outputs or of v hide the scale of the usual one.
+# The tensor whose scale changes, where norms of outputs or of v hide the scale of the usual one, or that is to show that
+# an index decides.
 SCALED = {"bitnet-packed": "model.layers.1.mlp.down_proj.weight_scale",
           "gemma4": "model.language_model.layers.1.experts.gate_up_proj",
-          "gemma4-dense": "model.layers.1.mlp.gate_proj.weight"}
+          "gemma4-dense": "model.layers.1.mlp.gate_proj.weight",
+          "minimax-m3": "language_model.model.layers.2.self_attn.index_q_norm.weight",
+          "minimax-m3-odd": "model.layers.1.self_attn.indexer.k_norm.weight"}
 # Models that are published in fp8 blocks, although convert renames tensors or layers differ in their KV heads.
 FP8_TWINS = {"longcat-flash", "mimo-v2-flash", "ling3"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}

@@ -89,7 +89,7 @@ MODELS = {
                 shared_intermediate_size=48, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2,
                 head_dim=32, rotary_dim=16, num_local_experts=6, num_experts_per_tok=2, swiglu_limit=1.5,
                 layer_types=["full_attention"] + 3 * ["minimax_m3_sparse"], mlp_layer_types=["dense"] + 3 * ["sparse"],
-                index_n_heads=2, index_head_dim=32, index_block_size=64, index_topk_blocks=3, rms_norm_eps=1e-6,
+                index_n_heads=2, index_head_dim=32, index_block_size=64, index_topk_blocks=2, rms_norm_eps=1e-6,
                 rope_parameters=dict(rope_type="default", rope_theta=5e6, partial_rotary_factor=0.5), **LONG_CONTEXT),
             vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
                                image_size=28, patch_size=14), projector_hidden_size=16, tie_word_embeddings=False)),
@@ -104,7 +104,7 @@ MODELS = {
             head_dim=24, rotary_dim=12, num_local_experts=5, num_experts_per_tok=3, routed_scaling_factor=1.3,
             swiglu_alpha=1.1, swiglu_limit=0.8, layer_types=2 * ["minimax_m3_sparse"] + ["full_attention"],
             mlp_layer_types=["sparse", "dense", "sparse"], index_n_heads=3, index_head_dim=48, index_block_size=128,
-            index_topk_blocks=2, index_local_blocks=0, rms_norm_eps=1e-3, tie_word_embeddings=True,
+            index_topk_blocks=1, index_local_blocks=0, rms_norm_eps=1e-3, tie_word_embeddings=True,
             rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5), **LONG_CONTEXT)),
     # a prediction layer with an index of its own, after two others
     "deepseek-v32-mtp": dict(
