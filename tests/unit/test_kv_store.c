@@ -14,7 +14,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { N_LAYERS = 4, N_HEADS = 4, HALF = 48, PIECES = N_LAYERS * N_HEADS * 2 };
+enum {
+    N_LAYERS = 4,
+    N_HEADS = 4,
+    HALF = 48,
+    BESIDE = 10, /* a layer's index keys */
+    PART_MOST = N_LAYERS * (N_HEADS * 2 * HALF + BESIDE),
+};
 
 static char folder[64];
 
@@ -42,7 +48,7 @@ static struct rank rank_with(uint32_t first, uint32_t stride, uint32_t head_begi
 {
     struct rank r = {.head_begin = head_begin, .head_end = head_end};
     for (uint32_t l = first; l < N_LAYERS; l += stride) r.layers[r.n_layers++] = l;
-    const struct kv_store_part part = {r.layers, r.n_layers, head_begin, head_end, 2, HALF, 0};
+    const struct kv_store_part part = {r.layers, r.n_layers, head_begin, head_end, 2, HALF, BESIDE};
     const struct status st = kv_store_create(folder, n_bytes, sweeps, &part, &r.store);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     return r;
@@ -55,18 +61,25 @@ static struct rank rank_of(uint32_t first, uint32_t stride, uint32_t head_begin,
     return rank_with(first, stride, head_begin, head_end, n_bytes, true);
 }
 
+static size_t part_bytes(const struct rank *r)
+{
+    const uint32_t heads = r->head_end - r->head_begin;
+    return heads == 0 ? 0 : r->n_layers * (2 * heads * HALF + BESIDE);
+}
+
 /* Writes the bytes that this rank has of a block. Each depends on its block, layer, half, head and
- * place. */
+ * place; those of a layer's index keys on no head, so that all ranks have the same. */
 static void fill(const struct rank *r, uint64_t block, unsigned char *out)
 {
     const uint32_t heads = r->head_end - r->head_begin;
-    for (uint32_t l = 0; l < r->n_layers; l++)
+    for (uint32_t l = 0; l < r->n_layers && heads > 0; l++) {
+        const uint64_t seed = block * 91 + r->layers[l] * 50;
         for (uint32_t w = 0; w < 2; w++)
             for (uint32_t g = 0; g < heads; g++)
                 for (uint32_t i = 0; i < HALF; i++)
-                    out[((l * 2 + w) * heads + g) * HALF + i] =
-                        (unsigned char)(block * 91 + r->layers[l] * 50 + w * 7 +
-                                        (r->head_begin + g) * 13 + i);
+                    *out++ = (unsigned char)(seed + w * 7 + (r->head_begin + g) * 13 + i);
+        for (uint32_t i = 0; i < BESIDE; i++) *out++ = (unsigned char)(seed + 201 + i);
+    }
 }
 
 static struct kv_store_key key_of(uint64_t block)
@@ -76,17 +89,16 @@ static struct kv_store_key key_of(uint64_t block)
 
 static bool put(const struct rank *r, uint64_t block)
 {
-    unsigned char bytes[PIECES * HALF];
+    unsigned char bytes[PART_MOST];
     fill(r, block, bytes);
     return kv_store_put(r->store, key_of(block), bytes);
 }
 
 static bool get(const struct rank *r, uint64_t block)
 {
-    unsigned char want[PIECES * HALF], got[PIECES * HALF] = {0};
-    const size_t n = (size_t)r->n_layers * 2 * (r->head_end - r->head_begin) * HALF;
+    unsigned char want[PART_MOST], got[PART_MOST] = {0};
     fill(r, block, want);
-    return kv_store_get(r->store, key_of(block), got) && memcmp(want, got, n) == 0;
+    return kv_store_get(r->store, key_of(block), got) && memcmp(want, got, part_bytes(r)) == 0;
 }
 
 static void heads_are_cut_when_read(void)
