@@ -279,7 +279,7 @@ struct attn_slice {
  * smallest positions, in ascending order; -0 equals +0, and a NaN is smaller than all others. A row
  * that sees at most n_chosen positions attends to all of them and needs no scores.
  * Without weights (MiniMax-M3) each head chooses blocks of positions for itself: score_hj = d_h
- * (struct block_choice in ops.h). */
+ * (struct block_choice in ops_sparse.h). */
 struct index_args {
     const float *q;       /* [T, H, Hd] */
     const float *weights; /* [T, H]; NULL: each head has scores of its own */

@@ -4,6 +4,7 @@
 #include "kernels/body.h"
 #include "kernels/elementary.h"
 #include "kernels/ops.h"
+#include "kernels/ops_sparse.h"
 #include "kernels/part.h"
 
 #include <assert.h>

@@ -2,6 +2,7 @@
  * attends to the chosen positions. These are gathered into blocks of a cache of their own, which
  * ordinary attention then reads. Chosen blocks are read where they are. */
 #include "kernels/ops.h"
+#include "kernels/ops_sparse.h"
 
 #include "kernels/body.h"
 #include "kernels/part.h"

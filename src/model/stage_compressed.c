@@ -5,6 +5,7 @@
  * The sums of unfinished entries are in slots, as recurrent states are. Called by stage_attention.
  */
 #include "kernels/ops.h"
+#include "kernels/ops_sparse.h"
 #include "model/stage_private.h"
 #include "parallel/layout/workspace.h"
 

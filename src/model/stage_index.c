@@ -6,6 +6,7 @@
  * KV heads; called by stage_attention.c. */
 #include "base/mem.h"
 #include "kernels/ops.h"
+#include "kernels/ops_sparse.h"
 #include "model/stage_private.h"
 #include "parallel/layout/workspace.h"
 

@@ -2,6 +2,7 @@
  * sets against the reference, bit for bit; the choice against a sort; attention against a softmax
  * in double; and that no division into steps, rows at a time or threads changes a bit. */
 #include "kernels/ops.h"
+#include "kernels/ops_sparse.h"
 #include "util_kernels.h"
 
 #include <CUnit/CUnit.h>

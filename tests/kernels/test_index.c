@@ -2,6 +2,7 @@
  * against the reference, bit for bit; scores against sums in double; the choice against a sort; and
  * that no division into steps, groups of rows or threads changes a bit. */
 #include "kernels/ops.h"
+#include "kernels/ops_sparse.h"
 #include "util_kernels.h"
 
 #include <CUnit/CUnit.h>

@@ -7,6 +7,7 @@
 #include "base/strbuf.h"
 #include "job/job_options.h"
 #include "kernels/ops.h"
+#include "kernels/ops_sparse.h"
 #include "parallel/layout/kv_groups.h"
 #include "parallel/layout/layout.h"
 #include "parallel/layout/layout_cost.h"
