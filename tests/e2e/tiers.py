@@ -3,11 +3,12 @@
 
 usage: tiers.py SHOAL WORK_FOLDER CASE
   tier     three times as many sequences as the pool holds, with and without the tier, on one rank, tp 2, pp 2, dp 2
-           and with windows: the same bytes, fewer rows computed again, and counts that agree; a read that fails or
-           comes back changed is computed again; what cannot have a tier is refused
+           and with windows and index keys: the same bytes, fewer rows computed again, and counts that agree; a read
+           that fails or comes back changed is computed again; what cannot have a tier is refused
   store    questions on one document, in jobs that follow each other: the second computes none of the
            document's whole blocks, in the layout of the first and in others; a flipped bit and a file cut short are
-           noticed and computed; two jobs write at once; other KV types and models share nothing; the folder is bounded
+           noticed and computed; index keys are read by other layouts; two jobs write at once; other KV types and
+           models share nothing; the folder is bounded
   windows  a model with gpt-oss's layers in a pool too small for the blocks that windows have left: the same bytes
            in every layout as in a pool that is never short
 """
@@ -18,6 +19,8 @@ import sys
 from pathlib import Path
 
 from program import GOLDENS, REPO, Shoal, expect, fresh_folder, main_of, write_lines
+
+from generated_weights import checkpoint_of
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 LAYOUTS = {"one rank": ([], 0), "tp 2": (["--tp", "2"], 2), "pp 2": (["--pp", "2"], 2),
@@ -45,7 +48,8 @@ class TierTest:
 
     def converted(self, name):
         path = self.work / f"{name}.h5"
-        self.shoal.must("convert", GOLDENS / name / "hf", path)
+        if not path.exists():
+            self.shoal.must("convert", checkpoint_of(GOLDENS / name, self.work / f"{name}-hf"), path)
         return path
 
     def run(self, model, *flags, ranks=0):
@@ -117,6 +121,8 @@ class TierTest:
         windowed = self.converted("gpt-oss")
         self.check_tier(windowed, "one rank", None, 70)
         self.check_tier(windowed, "tp 2", None, 70)
+        indexed = self.converted("minimax-m3")  # its index keys lie behind the keys and values of a layer
+        self.check_tier(indexed, "tp 2", self.check_tier(indexed, "one rank", None, BLOCKS), BLOCKS)
         self.check_refusals()
 
     # --- the store ---
@@ -163,6 +169,16 @@ class TierTest:
         rows, found = self.with_store(4, 1, "store", flags=["--kv-dtype", "f32"])
         self.expect_hit("another KV type", rows, other, found, 0)
         return plain
+
+    def check_index(self):
+        """Index keys beside keys and values: each rank of tp writes them, and reads those of another."""
+        model = self.converted("minimax-m3")
+        plain, _ = self.ask(4, 1, model=model)
+        for writer, reader in (("tp 2", "one rank"), ("one rank", "tp 2")):
+            store = f"index {writer}"
+            self.with_store(0, 4, store, model=model, layout=writer)
+            rows, found = self.with_store(4, 1, store, model=model, layout=reader)
+            self.expect_hit(f"index keys written by {writer}, read by {reader}", rows, plain, found)
 
     def check_damage(self, plain):
         files = self.files_of("store")
@@ -216,6 +232,7 @@ class TierTest:
                                prompt_token_ids=document + [draw.randrange(200) for _ in range(50)])
                           for i in range(5)]
         plain = self.check_layouts()
+        self.check_index()
         self.check_damage(plain)
         self.check_two_jobs(plain)
         self.check_bound()
