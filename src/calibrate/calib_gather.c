@@ -87,8 +87,8 @@ static struct status forward_one(struct calib *c, size_t seq, struct hidden *h)
     return status_ok();
 }
 
-/* Makes one pass that leaves the hidden rows unchanged. In each round every rank runs one
- * sequence. */
+/* Makes one pass that leaves the hidden rows unchanged. In each round every rank runs one sequence
+ * or, in the last round, none. */
 static struct status calib_gather_watch(struct calib *c)
 {
     c->tap = (struct tap){.see = see, .ctx = c};
@@ -160,9 +160,9 @@ static void choose_bunch(const struct calib *c, uint32_t first, uint32_t *end)
     }
 }
 
-/* Gathers the second moments of units [begin, end). In every pass also gathers the statistics of
- * units that are not quantized, and of the FFN's, because the experts share its scale. */
-static struct status calib_gather_gather(struct calib *c, uint32_t begin, uint32_t end)
+/* Gathers the second moments of units [begin, end). Every pass also gathers the sums and maxima of
+ * units that are not quantized, and of the unit of TAP_FFN, whose scale the experts share. */
+static struct status calib_gather_bunch(struct calib *c, uint32_t begin, uint32_t end)
 {
     struct status st = status_ok();
     calib_forget(c);
@@ -212,7 +212,7 @@ struct status calib_visit_units(struct calib *c, calib_visit *visit, void *ctx)
     uint32_t end;
     for (uint32_t begin = 0; begin < c->n_units; begin = end) {
         choose_bunch(c, begin, &end);
-        if (!c->is_gathered) TRY(calib_gather_gather(c, begin, end));
+        if (!c->is_gathered) TRY(calib_gather_bunch(c, begin, end));
         for (uint32_t i = begin; i < end; i++) {
             if (!c->units[i].is_quantized) continue;
             assemble(c, &c->units[i]);

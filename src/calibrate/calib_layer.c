@@ -78,8 +78,8 @@ static void calib_layer_add_member(struct calib *c, const struct finder *f, enum
     struct calib_unit *u = &c->units[c->n_units - 1];
     const struct ckpt_tensor *t = f->of_role[role];
     struct calib_member m = {.role = role, .w = w, .tensor = t};
-    /* whatever the policy says, the router, the shared expert's gate and the weights of index heads
-     * are not quantized */
+    /* whatever the policy says, the router, the sigmoid gate of the shared experts' output and the
+     * weights of index heads are not quantized */
     if (role != WEIGHT_ROUTER && role != WEIGHT_SHARED_MIX && role != WEIGHT_INDEX_MIX)
         m.format = c->o->format_of(c->o->format_ctx, t);
     u->members[u->n_members++] = m;

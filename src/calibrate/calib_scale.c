@@ -1,5 +1,6 @@
-/* Scales between a layer's linears: the output on the left is divided by a scale, the weights on
- * the right are multiplied by it. AWQ searches for the scales, SmoothQuant computes them.
+/* Scales between a layer's linears: the output of the operation on the left is divided by a scale,
+ * the weights on the right are multiplied by it. AWQ searches for the scales, SmoothQuant computes
+ * them.
  *
  *     norm -> q, k, v
  *     norm -> latents             latent attention
@@ -9,9 +10,9 @@
  *                                 head share its scales
  *     up -> down                  in each expert separately
  *
- * A scale is used only if every tensor that it changes is quantized (the router, and the mixes of
- * shared experts and of index heads, become f32):
- * rounding scaled floats back to a narrow type would add another error. */
+ * A scale is used only if every matrix that it changes is quantized or stored as f32 (as the
+ * router, the shared experts' sigmoid gate and the index heads' weights are): rounding scaled
+ * floats back to a narrow type would add another error. */
 #include "calibrate/calibrate_private.h"
 
 #include "base/mem.h"
@@ -19,14 +20,15 @@
 
 #include <string.h>
 
-/* True when all members are quantized, except the router and the mixes, which become f32. */
+/* True when all members are quantized, except those that become f32: the router, the shared
+ * experts' sigmoid gate and the index heads' weights. */
 static bool all_quantized(const struct calib_unit *u)
 {
     for (uint32_t i = 0; i < u->n_members; i++) {
         const struct calib_member *m = &u->members[i];
-        const bool chooses =
+        const bool becomes_f32 =
             m->role == WEIGHT_ROUTER || m->role == WEIGHT_SHARED_MIX || m->role == WEIGHT_INDEX_MIX;
-        if (!chooses && m->format.kind == QUANT_NONE) return false;
+        if (!becomes_f32 && m->format.kind == QUANT_NONE) return false;
     }
     return true;
 }
@@ -64,7 +66,7 @@ static bool may_scale(struct calib *c, const struct calib_unit *u)
     const struct calib_member *maker = maker_of(c, u);
     if (u->site == TAP_EXPERT) return false;                   /* experts share the FFN's scale */
     if (m->family->out_norms && after_norm(u)) return false;   /* no norm precedes it */
-    if (m->family->layer_norms && after_norm(u)) return false; /* its bias would be scaled too */
+    if (m->family->layer_norms && after_norm(u)) return false; /* a bias would need scaling too */
     if (u->site == TAP_FFN) return all_quantized(u) && experts_quantized(c);
     if (after_norm(u)) return all_quantized(u);
     if (c->o->method == CALIBRATE_SMOOTHQUANT || maker == NULL) return false;
@@ -99,8 +101,8 @@ static void scales_of_try(const struct calib *c, const struct calib_unit *u, int
 
 /* ---- AWQ's search ---- */
 
-/* Adds to `errors`, for each try that falls to this rank, the error that it causes in one member.
- */
+/* Adds to `errors`, for each try that falls to this rank, the output error of one member with that
+ * try's scales. */
 static struct status try_member(struct calib *c, const struct calib_unit *scaled,
                                 const struct calib_member *m, double *errors)
 {
@@ -123,8 +125,8 @@ out:
     return st;
 }
 
-/* Broadcasts the errors of all tries to all ranks and takes the scales of the best try. Takes none
- * if not scaling is best, or if too few tokens reached the unit. */
+/* Sends the errors of all tries to all ranks and sets the unit's scales to those of the best try.
+ * Sets none if try 0 (no scaling) is best, or if too few tokens reached the unit. */
 static struct status take_best(struct calib *c, struct calib_unit *u)
 {
     for (int step = 0; step < AWQ_TRIED; step++) {
@@ -138,8 +140,8 @@ static struct status take_best(struct calib *c, struct calib_unit *u)
     return comm_agree(c->o->comm, st);
 }
 
-/* Adds the errors of a unit's tries and takes the best one. Experts share the FFN's scale, which
- * choose_awq takes after the errors of all experts have been added. */
+/* Adds the errors of a unit's tries and takes the best try. The experts share the FFN's scales,
+ * which choose_awq takes after the errors of all experts have been added. */
 static struct status try_unit(struct calib *c, struct calib_unit *u, void *ctx)
 {
     (void)ctx;

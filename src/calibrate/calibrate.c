@@ -44,7 +44,7 @@ static struct status calibrate_make_layout(struct calib *c)
     return layout_build(c->o->layout_model, n_layers, &flags, c->layout);
 }
 
-static struct status check_unquantized(const struct calib *c)
+static struct status calibrate_check(const struct calib *c)
 {
     for (size_t i = 0; i < ckpt_tensor_count(c->o->ckpt); i++) {
         const struct ckpt_tensor *t = ckpt_tensor_at(c->o->ckpt, i);
@@ -94,7 +94,7 @@ static struct status check_unquantized(const struct calib *c)
 
 static struct status calibrate_start(struct calib *c)
 {
-    struct status st = check_unquantized(c);
+    struct status st = calibrate_check(c);
     if (!status_failed(&st)) st = calibrate_make_layout(c);
     if (!status_failed(&st)) st = make_hidden(c);
     return comm_agree(c->o->comm, st);
@@ -174,8 +174,8 @@ struct sensing {
     size_t n, capacity;
 };
 
-/* Finds or adds the entry of a tensor. Experts are visited one by one; those of one tensor share
- * its entry. */
+/* Finds or adds the entry of a tensor. Experts are visited one by one; all experts of one tensor
+ * share its entry. */
 static struct status entry_of(struct sensing *s, const struct ckpt_tensor *t, size_t *at)
 {
     for (*at = s->n; *at > 0; (*at)--) {

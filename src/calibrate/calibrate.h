@@ -29,8 +29,8 @@ struct calibrate_sink {
 };
 
 struct calibrate_options {
-    /* borrowed; comm is split by calibrate_layout's layout, and all ranks have opened the same
-     * file */
+    /* all pointers are borrowed; comm is split by calibrate_layout's layout, and all ranks have
+     * opened the same file */
     struct comm *comm;
     const struct kern_table *kern;
     struct ckpt *ckpt;
@@ -53,10 +53,11 @@ struct calibrate_options {
 
 /* Figures for the user. */
 struct calibrate_report {
-    uint64_t n_tensors, n_experts_visited;
-    uint64_t n_experts_rtn; /* experts that too few tokens reached, over all layers */
-    /* sums of squares over the outputs of all linears, estimated from up to 64 outputs of each:
-     * `error` of the errors that rounding adds to them, `energy` of the outputs themselves */
+    uint64_t n_tensors;         /* quantized tensors passed to the sink, on rank 0; else 0 */
+    uint64_t n_experts_visited; /* quantized experts, over all layers */
+    uint64_t n_experts_rtn;     /* of these, experts that too few tokens reached */
+    /* sums of squares over the outputs of all quantized linears, estimated from up to 64 outputs of
+     * each: `error` of the errors that rounding adds to them, `energy` of the outputs themselves */
     double error, energy;
 };
 
@@ -78,8 +79,8 @@ struct calibrate_error {
 
 /* **Collective (world)**. For every linear of the layers for which format_of names a format,
  * measures the output error of RTN in each of n_formats formats (at most CALIBRATE_FORMATS_MAX), on
- * the activations of the unquantized model. *out [*n], in the order of the layers, is freed with
- * mem_free. Errors: as calibrate_run, without the sink's. */
+ * the activations of the unquantized model. *out [*n], in the order of the layers; the caller frees
+ * it with mem_free. Errors: as calibrate_run, without the sink's. */
 struct status calibrate_sensitivity(const struct calibrate_options *o,
                                     const struct quant_format *formats, uint32_t n_formats,
                                     struct calibrate_error **out, size_t *n);

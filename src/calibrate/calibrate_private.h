@@ -29,7 +29,7 @@ struct calib_unit {
     struct calib_member *members; /* [n_members], part of the layer's array */
     uint32_t n_members;
     bool is_quantized; /* at least one member is quantized */
-    bool is_wanted;    /* gathered in the current pass */
+    bool is_wanted;    /* the current pass captures its input */
     struct hessian h;  /* this rank's rows */
     float *s;          /* owned [n_in] scales of the input; NULL: none */
     double errors[AWQ_TRIED];
@@ -37,8 +37,8 @@ struct calib_unit {
 
 /* Describes input rows of one unit that were captured in one sequence. */
 struct calib_seen {
-    uint32_t unit;
-    uint32_t n;
+    uint32_t unit; /* index in the layer's units */
+    uint32_t n;    /* inputs of a row */
     uint64_t n_rows;
 };
 
@@ -58,7 +58,7 @@ struct calib {
     void **buffers;        /* owned [n_seqs]; memory of the hidden rows */
     size_t longest;        /* tokens of the longest sequence */
     void *scratch;         /* owned; hidden rows of the longest sequence */
-    int32_t *blocks;       /* owned; 0, 1, 2, ... */
+    int32_t *blocks;       /* owned; the block table of every sequence: 0, 1, 2, ... */
     struct calib_capture mine, theirs;
     struct calibrate_report report;
     /* the current layer */
@@ -101,19 +101,21 @@ struct calib_unit *calib_unit_of(struct calib *c, enum tap_site site, uint32_t e
 struct calib_member *calib_member_of(const struct calib_unit *u, enum weight_role role);
 
 /* calib_gather.c: **Collective (world)**. Calls `visit` for every quantized unit of the layer, in
- * order, with the unit's H in c->full, in as many passes as the memory makes necessary. During and
- * after a visit, the statistics are in the h of that unit, of units that are not quantized and of
- * the FFN's units; those of units in other passes may be gone. Errors: also the visit's. */
+ * order, with the unit's H in c->full, in as many passes as the memory makes necessary. During a
+ * visit, the sums and maxima are in the h of that unit, of all units that are not quantized and of
+ * the unit of TAP_FFN, and of the last two kinds also after the last visit; those of other units
+ * may be gone. Errors: also the visit's. */
 typedef struct status calib_visit(struct calib *c, struct calib_unit *u, void *ctx);
 struct status calib_visit_units(struct calib *c, calib_visit *visit, void *ctx);
 
-/* **Collective (world)**. Gathers the statistics without second moments. */
+/* **Collective (world)**. Gathers the sums and maxima of all units, without second moments. */
 struct status calib_gather_statistics(struct calib *c);
 
-/* **Collective (world)**. Runs the layer over all sequences, in place. */
+/* **Collective (world)**. Runs the layer over all sequences; its outputs replace their hidden
+ * rows. */
 struct status calib_forward(struct calib *c);
 
-/* Local. Frees the second moments and statistics. */
+/* Local. Frees the second moments, sums and maxima of all units. */
 void calib_forget(struct calib *c);
 
 /* calib_scale.c: **Collective (world)**. Chooses the scales of the inputs of the layer's units

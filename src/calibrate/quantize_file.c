@@ -33,7 +33,7 @@ static uint64_t run_rows(const struct ckpt_tensor *t)
     return n < t->n_rows ? n : t->n_rows;
 }
 
-/* Returns the bytes of a run as floats. Runs are mapped, not allocated, because allocating and
+/* Returns the bytes of a run as floats. They are mapped, not allocated, because allocating and
  * freeing megabytes for each tensor fragments the heap by gigabytes. */
 static size_t rows_bytes(const struct ckpt_tensor *t)
 {
@@ -49,7 +49,6 @@ static void quantize_file_advance(struct quantize_file *q, const struct ckpt_ten
     }
 }
 
-/* Copies the tensor unchanged. */
 static struct status quantize_file_copy(struct quantize_file *q, struct tensor_rows *r)
 {
     const struct ckpt_tensor *t = r->t;
@@ -126,8 +125,8 @@ static struct status rounded_wait(const struct quantize_file *q)
     return q->background == NULL ? status_ok() : background_wait(q->background);
 }
 
-/* Starts writing the rows, once the previous ones are written; may return before the writing ends.
- */
+/* Waits until the previous rows are written, then starts writing these; with a background thread it
+ * returns before the writing ends. */
 static struct status rounded_start(const struct quantize_file *q, struct rounded *r,
                                    const struct quant_block *block, uint64_t n_rows)
 {
@@ -140,8 +139,8 @@ static struct status rounded_start(const struct quantize_file *q, struct rounded
 
 /* A run of rows, and its buffers. */
 struct run {
-    uint64_t row, n;
-    float *x; /* [n, n_cols], the values */
+    uint64_t row, n; /* rows [row, row + n) of the tensor */
+    float *x;        /* [n, n_cols], the values */
     const struct quant_block *block;
 };
 

@@ -1,7 +1,7 @@
 /* Makes one checkpoint file from another: copies the texts, and copies, converts or quantizes each
- * tensor, block by block in bounded memory, as quantize_plan has chosen. Does not calibrate.
- * Called by `shoal quantize`. With a calibrating method, the caller writes the calibrated tensors
- * with the same writer. */
+ * tensor, a run of rows at a time in bounded memory, as quantize_plan has chosen. Does not
+ * calibrate. Called by `shoal quantize`. With a calibrating method, the caller writes the
+ * calibrated tensors with the same writer. */
 #ifndef SHOAL_CALIBRATE_QUANTIZE_FILE_H
 #define SHOAL_CALIBRATE_QUANTIZE_FILE_H
 
@@ -15,10 +15,10 @@ struct quantize_result {
     uint64_t n_elems, n_bytes; /* written elements and bytes of all tensors */
     uint64_t n_overflowed;     /* finite values that became infinite in a narrower float type */
     uint64_t n_again; /* of n_quantized: tensors that were already quantized, in another format */
-    struct quant_loss loss; /* loss of the tensors in n_again, against their values before */
+    struct quant_loss loss; /* of the tensors in n_again, against their dequantized values before */
 };
 
-/* Called after each run of rows; the pointer may be NULL. */
+/* Called after each run of rows, with the elements of all tensors so far and in all. */
 typedef void quantize_progress(void *ctx, const char *tensor, uint64_t done, uint64_t total);
 
 struct background; /* base/background.h */
@@ -29,8 +29,8 @@ struct quantize_file {
     const struct quantize_choice *choices; /* [ckpt_tensor_count] */
     struct team *team;                     /* may be NULL */
     struct background
-        *background; /* the thread that writes rounded rows; NULL: the calling thread */
-    quantize_progress *progress;
+        *background;             /* the thread that writes rounded rows; NULL: the calling thread */
+    quantize_progress *progress; /* may be NULL */
     void *progress_ctx;
     uint64_t done_elems, total_elems; /* for progress */
     struct quantize_result result;
@@ -42,12 +42,12 @@ uint64_t quantize_file_needed(const struct quantize_file *q);
 /* Local. Copies config and the other texts. Errors: STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
 struct status quantize_texts(struct quantize_file *q);
 
-/* Local, on the team's threads over rows. Writes tensor i as its choice says, quantized by RTN.
+/* Local; the team's threads divide the rows. Writes tensor i as its choice says, quantized by RTN.
  * Errors: STATUS_INPUT names the tensor (values that are not finite), STATUS_IO, STATUS_MEMORY. */
 struct status quantize_tensor(struct quantize_file *q, size_t i);
 
-/* Local. Writes the texts, then all tensors in the order of their names, except those for which
- * `skip` [ckpt_tensor_count] is set (NULL: none). Errors: as quantize_tensor. */
+/* Local. Writes the texts, then all tensors in the order of their names, except tensors i with
+ * skip[i] set (skip [ckpt_tensor_count]; NULL: none). Errors: as quantize_tensor. */
 struct status quantize_rest(struct quantize_file *q, const bool *skip);
 
 #endif

@@ -163,7 +163,7 @@ struct status quantize_choose(const struct ckpt *c, const struct arch *m,
 {
     struct layout *l = NULL;
     struct layout_model model;
-    struct arch all = *m; /* and the prediction layer, which m leaves out; it is quantized, too */
+    struct arch all = *m; /* with the prediction layer, if the file has one: it is quantized, too */
     struct choosing k = {.c = c, .m = m, .policy = policy};
     struct status st;
     *out = NULL;
@@ -187,8 +187,8 @@ done:
 
 /* ---- leaves ---- */
 
-/* Returns the inputs of a kernel group, of which the length of the tensor's leaves (K-blocks) must
- * be a multiple; 0: the tensor is not quantized. */
+/* Returns the inputs of a kernel group of the tensor; the length of its leaves (K-blocks) must be a
+ * multiple of them. 0: the tensor is not quantized. */
 static uint32_t quantize_plan_group_of(const struct ckpt_tensor *t, const struct quantize_choice *c)
 {
     const struct quant_format f = c->keep ? t->quant : c->format;
@@ -200,9 +200,9 @@ static bool quantize_plan_has_role(const struct quantize_choice *c, enum weight_
     return c->class != QUANTIZE_OTHER && c->role == role;
 }
 
-/* Returns the leaf length of a quantized tensor of n_cols columns. For o_proj it is chosen for
- * heads of value_dim elements; a layer with heads of another width gets leaves of the same number
- * of heads. 0: such leaves would not be whole groups. */
+/* Returns the leaf length of a quantized tensor of n_cols columns; 0: no length is possible. For
+ * o_proj it is chosen for heads of value_dim elements; a layer with heads of another width gets
+ * leaves of the same number of heads, if these are whole groups. */
 static uint32_t leaf_of_row(const struct arch *m, const struct arch_tensor *row, uint64_t n_cols,
                             uint32_t group)
 {
@@ -280,7 +280,7 @@ struct status quantize_specs(struct ckpt *list, const struct quantize_policy *po
         const struct ckpt_tensor *t = ckpt_tensor_at(list, i);
         const struct ckpt_tensor_spec old = specs[i];
         specs[i] = quantize_spec(t, &choices[i], "rtn");
-        specs[i].name = old.name; /* the list's own string is freed earlier */
+        specs[i].name = old.name; /* t->name belongs to `list`, which may be freed before specs */
         if (choices[i].keep) specs[i].method = old.method;
     }
     mem_free(&choices);

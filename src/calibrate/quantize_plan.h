@@ -1,6 +1,5 @@
 /* Decides what `shoal quantize` does with each tensor: turns a policy, given per class of tensor,
- * into a format and leaves for every tensor of a file. Reads only the checkpoint's list of
- * tensors. */
+ * into a format and leaves for every tensor of a file. Reads no weights. */
 #ifndef SHOAL_CALIBRATE_QUANTIZE_PLAN_H
 #define SHOAL_CALIBRATE_QUANTIZE_PLAN_H
 
@@ -8,8 +7,8 @@
 #include "checkpoint/file/ckpt_writer.h"
 #include "weights/weights.h"
 
-/* The classes that a policy may name. QUANTIZE_OTHER is for tensors that are always kept: norms,
- * latent attention's kv_b, and tensors that no model reads. */
+/* The classes that a policy may name. QUANTIZE_OTHER is for tensors that are always kept: norms and
+ * other vectors, latent attention's kv_b, and tensors that the model does not read. */
 #define QUANTIZE_CLASS_LIST(X)                                                                     \
     X(EMBEDDING, "embedding")                                                                      \
     X(ATTENTION, "attention")                                                                      \
@@ -29,11 +28,11 @@ enum quantize_class {
 /* The decision for one tensor. */
 struct quantize_choice {
     enum quantize_class class;
-    enum weight_role role;      /* undefined for QUANTIZE_OTHER */
-    bool keep;                  /* the tensor is copied as it is */
-    bool again;                 /* not kept: quantized from another quantized format */
-    struct quant_format format; /* if not kept; QUANT_NONE: converted to dtype */
-    enum dtype dtype;
+    enum weight_role role;          /* undefined for QUANTIZE_OTHER */
+    bool keep;                      /* the tensor is copied as it is */
+    bool again;                     /* not kept: quantized from another quantized format */
+    struct quant_format format;     /* if not kept; QUANT_NONE: converted to dtype */
+    enum dtype dtype;               /* if not kept and format is QUANT_NONE */
     uint32_t leaf_elems, grid_bits; /* stored with the tensor; 0: not row-parallel */
 };
 
@@ -44,8 +43,8 @@ struct quantize_policy {
 
 /* Local. Makes the policy of --format F, changed by `policy`.
  *   - Attention, ffn and experts get F. "int8" without a group means groups of 32 for attention and
- *     of 64 for ffn and experts: activations are quantized in the same groups as the weights, and
- *     after a norm short groups gain most (bench/README.md, "Quality").
+ *     of 64 for ffn and experts (also with -asym): activations are quantized in the same groups as
+ *     the weights, and after a norm short groups gain most (bench/README.md, "Quality").
  *   - Embedding and head get F if F is a float type or fp8; else int8, in groups of 32 if F is
  *     int8, and of 128 if F has 4 bits and so a larger error itself. They matter most for rare
  *     tokens and are a small part of all bytes.
@@ -64,18 +63,19 @@ struct status quantize_policy_parse(const char *format, const char *policy,
 struct status quantize_choose(const struct ckpt *c, const struct arch *m,
                               const struct quantize_policy *policy, struct quantize_choice **out);
 
-/* Local. Sets the leaves of all choices from their formats. All row-parallel tensors of a role
- * have the same leaves, multiples of the largest group among them and, in o_proj, of value_dim:
- * 256 to 512 columns if the tensor is long enough, else at least 4 leaves (2 in experts) so that
- * ranks can divide them. A role whose tensors are all kept or plain keeps its stored leaves. Call
- * it again after changing a choice. Errors: STATUS_INPUT. */
+/* Local. Sets the leaves (K-blocks) of all choices from their formats. All row-parallel tensors of
+ * a role have leaves of the same length (in o_proj: of the same number of heads), a multiple of the
+ * largest group among them and, in o_proj, of value_dim: 256 to 512 columns if the tensor is long
+ * enough, else fewer, so that ranks can divide at least 4 leaves (2 in experts). A role whose
+ * tensors are all kept or plain keeps its stored leaves. Call this function again after changing a
+ * choice. Errors: STATUS_INPUT. */
 struct status quantize_leaves(const struct ckpt *c, const struct arch *m,
                               struct quantize_choice *choices);
 
-/* Local. Gives each tensor of `list` the format, leaves and method that the policy chooses for
- * rounding to nearest: specs [ckpt_tensor_count] keep name and shape. The config of `list` says
- * which model it is. Errors: as quantize_choose; STATUS_INPUT for a config that shoal does not
- * run. */
+/* Local. Gives the spec of each tensor of `list` the format, leaves and method that the policy
+ * chooses for rounding to nearest; the specs [ckpt_tensor_count] keep their names and shapes. The
+ * config of `list` says which model it is. Errors: as quantize_choose; STATUS_INPUT for a config
+ * that shoal does not run. */
 struct status quantize_specs(struct ckpt *list, const struct quantize_policy *policy,
                              struct ckpt_tensor_spec *specs);
 

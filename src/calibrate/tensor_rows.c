@@ -37,11 +37,11 @@ void tensor_rows_fini(struct tensor_rows *r)
 static struct status tensor_rows_fetch(struct tensor_rows *r, struct tensor_block *b,
                                        uint64_t block)
 {
-    if (b->n_blocks_read > 0 && b->block == block) return status_ok();
-    b->n_blocks_read = 0; /* after a failed read no block is valid */
+    if (b->has_block && b->block == block) return status_ok();
+    b->has_block = false; /* after a failed read no block is valid */
     TRY(ckpt_read_block(r->c, b->stored, block, b->bytes));
     b->block = block;
-    b->n_blocks_read = 1;
+    b->has_block = true;
     return status_ok();
 }
 

@@ -1,5 +1,5 @@
-/* Reads the rows of a checkpoint's tensor in ascending order, as floats or as stored, across the
- * file's blocks. Memory holds one verified block of each dataset at a time. */
+/* Reads rows of a checkpoint's tensor, as floats or as stored, across the file's blocks. Memory
+ * holds one verified block of each dataset at a time, so read the rows in ascending order. */
 #ifndef SHOAL_CALIBRATE_TENSOR_ROWS_H
 #define SHOAL_CALIBRATE_TENSOR_ROWS_H
 
@@ -9,8 +9,9 @@
 /* A dataset and its block in memory. */
 struct tensor_block {
     const struct ckpt_tensor *stored;
-    char *bytes; /* owned, mapped: [ckpt_block_bytes of the first block] */
-    uint64_t block, n_blocks_read;
+    char *bytes;    /* owned, mapped: [ckpt_block_bytes of the first block] */
+    uint64_t block; /* its number, if has_block */
+    bool has_block;
 };
 
 struct tensor_rows {

@@ -1,7 +1,7 @@
 /* Chooses each tensor's format within a budget of bits. All tensors start with the smallest
  * format. Then, again and again, the change that removes the most error per added bit is made,
- * until no change that fits the budget removes any. Pure and deterministic. calibrate measures
- * the errors. */
+ * until no change that fits the budget removes error. Pure and deterministic. Room calibrate
+ * measures the errors. */
 #ifndef SHOAL_QUANT_AUTO_POLICY_H
 #define SHOAL_QUANT_AUTO_POLICY_H
 

@@ -44,7 +44,7 @@ static bool factor_block(double *a, size_t n, size_t k0, size_t k1)
     return true;
 }
 
-/* row[j] -= sum over the panel's columns k, ascending, of l[k] * panel[k][j], for j in [j0, j1) */
+/* row[j] -= l[k] * panel[k][j] for each k in [0, n_k), ascending, and each j in [j0, j1) */
 QUANT_CLONES static void subtract_panel(double *row, const double *l, const double *panel,
                                         size_t stride, size_t n_k, size_t j0, size_t j1)
 {
@@ -62,9 +62,9 @@ QUANT_CLONES static void subtract_panel(double *row, const double *l, const doub
     }
 }
 
-/* The job for columns [k0, k1) of the factor; it is divided into runs of the rows below k1. */
+/* The job for columns [k0, k1) of the factor; it is divided into runs of the rows from k1 on. */
 struct factor_job {
-    double *a, *panel;
+    double *a, *panel; /* panel [k1 - k0, n]: these columns, transposed */
     size_t n, k0, k1;
 };
 

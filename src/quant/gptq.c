@@ -105,7 +105,7 @@ struct walk {
     const struct quant_block *out;
     size_t row0, n_rows; /* outputs [row0, row0 + n_rows), at most LANES */
     double *w;           /* [n, LANES] values with the corrections so far */
-    double *error;       /* rounding errors of the block's columns, divided by U's diagonal */
+    double *error;       /* [BLOCK, LANES] rounding errors of a block, divided by U's diagonal */
     struct quant_param *params; /* [groups, LANES] */
     float *values;              /* [n] values of one group */
     uint32_t *place;            /* [n]: a column's position in the order */

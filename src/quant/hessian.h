@@ -1,8 +1,8 @@
-/* Second moments of a linear's input: H = the sum over tokens of x x^T; and each input's mean and
- * largest magnitude. The calibrated methods use nothing else of the calibration set. Ranks divide
- * the rows of H, never the tokens, so that every element is one chain over all tokens in their
- * order, with any number of ranks and threads (numerics law, rule 10). Products of two f32 are
- * exact in f64, so an element is rounded once per token. */
+/* Second moments of a linear's input: H = the sum over tokens of x x^T; and the sum and the maximum
+ * of each input's magnitudes. The calibrated methods use nothing else of the calibration set. Ranks
+ * divide the rows of H, never the tokens, so that every element is one chain over all tokens in
+ * their order, with any number of ranks and threads (numerics law, rule 10). Products of two f32
+ * are exact in f64, so an element is rounded once per token. */
 #ifndef SHOAL_QUANT_HESSIAN_H
 #define SHOAL_QUANT_HESSIAN_H
 
@@ -17,8 +17,8 @@ struct hessian {
     uint32_t begin, end; /* rows of H held by this rank */
     uint64_t n_tokens;   /* added so far */
     double *h;           /* owned [end - begin, n]; of row i only columns from i on are defined */
-    double *sum_abs;     /* owned [n] */
-    float *max_abs;      /* owned [n] */
+    double *sum_abs;     /* owned [n]: sum of |x_k| over the tokens */
+    float *max_abs;      /* owned [n]: largest |x_k| */
 };
 
 /* Local. Returns the bytes that a rank needs for rows [begin, end) of H over n inputs. */
@@ -28,12 +28,12 @@ uint64_t hessian_bytes(uint32_t n, uint32_t begin, uint32_t end);
  * with about the same number of elements on and above the diagonal. */
 uint32_t hessian_cut(uint32_t n, uint32_t n_parts, uint32_t i);
 
-/* Local. hessian_init starts with zeros. Errors: STATUS_MEMORY. hessian_fini also accepts a zeroed
- * struct. */
+/* Local. hessian_init allocates zeroed sums for rows [begin, end) of H. Errors: STATUS_MEMORY.
+ * hessian_fini also accepts a zeroed struct. */
 struct status hessian_init(struct hessian *h, uint32_t n, uint32_t begin, uint32_t end);
 void hessian_fini(struct hessian *h);
 
-/* Local, on the team's threads over rows of H. Adds the next n_tokens tokens of the calibration
+/* Local; the team's threads divide the rows of H. Adds the next n_tokens tokens of the calibration
  * set: rows x [n_tokens, n], x_stride elements apart. */
 void hessian_add(struct team *team, struct hessian *h, const float *x, size_t x_stride,
                  size_t n_tokens);
@@ -48,8 +48,9 @@ enum { HESSIAN_LANES = 16 };
  * k ascending of H_ik v_k). */
 void hessian_norms(const double *full, uint32_t n, const double *v, double *out);
 
-/* Local, on the team's threads over rows. *out = the output error of the rows' differences d
- * [n_rows, n]: the sum over the rows, ascending, of d^T H d. Errors: STATUS_MEMORY. */
+/* Local; the team's threads divide the rows. *out = the output error of the rows' differences d
+ * [n_rows, n]: the sum over the rows, ascending, of d^T H d, with H in full [n, n] (both
+ * triangles). Errors: STATUS_MEMORY. */
 struct status hessian_error(struct team *team, const double *full, uint32_t n, const float *d,
                             size_t n_rows, double *out);
 

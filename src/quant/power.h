@@ -1,5 +1,5 @@
-/* Powers with exponents in 64ths, computed with square roots alone: accurate to the last few bits,
- * and the same on every CPU, unlike the C library's pow (numerics law, rule 8). */
+/* Powers with exponents in 64ths, computed with square roots and products alone: accurate to the
+ * last few bits, and the same on every CPU, unlike the C library's pow (numerics law, rule 8). */
 #ifndef SHOAL_QUANT_POWER_H
 #define SHOAL_QUANT_POWER_H
 

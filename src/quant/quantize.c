@@ -41,7 +41,7 @@ static float stored_scale(struct quant_format f, float scale)
 
 static int32_t zero_most(struct quant_format f)
 {
-    return f.kind == QUANT_INT8 ? 255 : 16; /* GPTQ stores zero - 1, so its zeros reach 16 */
+    return f.kind == QUANT_INT8 ? 255 : 16; /* GPTQ files store zero - 1, so zeros reach 16 */
 }
 
 struct quant_param quant_param_of(struct quant_format f, float scale, int32_t zero)

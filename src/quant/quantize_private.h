@@ -1,4 +1,4 @@
-/* Shared by the files that quantize single values and those that quantize whole rows. */
+/* Shared by quantize.c, quantize_rows.c and quant_loss.c. */
 #ifndef SHOAL_QUANT_QUANTIZE_PRIVATE_H
 #define SHOAL_QUANT_QUANTIZE_PRIVATE_H
 
@@ -13,14 +13,14 @@ struct quant_extremes {
 /* Local. Returns scale and zero point for a group with these extremes, as quant_fit does. */
 struct quant_param quant_fit_extremes(struct quant_format f, struct quant_extremes e);
 
-/* The values of all codes, before zero point and scale. */
+/* The values of all codes, before the zero point is subtracted and the scale multiplied. */
 struct quant_table {
     float bytes[256];      /* fp8 */
-    float nibbles[256][2]; /* int4, mxfp4: for the low and the high half of a byte */
+    float nibbles[256][2]; /* int4, mxfp4: of the low and of the high half of a byte */
 };
 void quant_table_init(struct quant_format f, struct quant_table *out);
 
-/* Quantized rows to be dequantized. */
+/* Quantized rows, and the table that dequantizes them. */
 struct quant_decoder {
     struct quant_format f;
     size_t n_in; /* inputs of a row */

@@ -26,7 +26,7 @@ static void group_bounds(struct quant_format f, size_t n_in, size_t g, size_t *b
     *end = f.group == 0 || *begin + f.group > n_in ? n_in : *begin + f.group;
 }
 
-/* Returns the extremes of n values; those that are not finite count as 0. */
+/* Returns the extremes of n values; values that are not finite count as 0. */
 QUANT_INLINE struct quant_extremes rtn_extremes(const float *x, size_t n)
 {
     float least[LANES] = {0}, most[LANES] = {0};
@@ -89,7 +89,8 @@ QUANT_INLINE void encode_ints(struct int_coder c, const float *restrict x, uint8
     for (size_t i = 0; i < LANES; i++) codes[i] = (uint8_t)wide[i];
 }
 
-/* Computes the codes of n values of a group, one in each byte. `codes` has room for whole LANES. */
+/* Computes the codes of n values of a group, one code in each byte. `codes` has room for n rounded
+ * up to a multiple of LANES. */
 QUANT_INLINE void encode(struct quant_format f, struct quant_param p, const float *x, size_t n,
                          uint8_t *codes)
 {
@@ -106,7 +107,8 @@ QUANT_INLINE void encode(struct quant_format f, struct quant_param p, const floa
     encode_ints(c, last, codes + k);
 }
 
-/* Stores n codes, the first of which belongs to an even input. */
+/* Stores n codes as the format does, two in a byte if they have 4 bits. The first code belongs to
+ * an even input. */
 QUANT_INLINE void codes_store(struct quant_format f, const uint8_t *restrict codes, size_t n,
                               uint8_t *restrict out)
 {

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Local. For each of the n inputs s_k = max|x_k|^alpha / max|w_k|^(1 - alpha), at least 1e-5;
- * alpha in units of 1/64. An input without activations or without weights gets 1. */
+/* Local. Sets the scales s [n] of the inputs: s_k = max|x_k|^alpha / max|w_k|^(1 - alpha), at least
+ * 1e-5; alpha in units of 1/64. An input whose activations or weights are all 0 gets 1. */
 void smoothquant_scales(const float *max_x, const float *max_w, uint32_t n, unsigned alpha_64ths,
                         float *s);
 

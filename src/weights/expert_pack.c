@@ -10,11 +10,11 @@
 #include <assert.h>
 #include <string.h>
 
-/* One layer's experts, cut for one of the ranks that share each expert. */
+/* One layer's experts, cut for one of the ranks that divide each expert among them. */
 struct slabs {
     struct weight_spec spec[EXPERT_MATRIX_COUNT];
     const struct ckpt_tensor *tensor[EXPERT_MATRIX_COUNT];
-    struct expert_shape shape; /* n_bytes 0: no experts, or nothing of them */
+    struct expert_shape shape; /* n_bytes 0: no experts, or this rank's part of them is empty */
 };
 
 static enum expert_matrix matrix_of_role(enum weight_role role)
@@ -55,7 +55,7 @@ static struct status slabs_of(const struct weights_source *from, uint32_t layer,
     return n > 0 && is_whole ? expert_shape_place(&out->shape) : status_ok();
 }
 
-/* Computes the shape of a copy; its expert_bytes are *bytes, which the caller frees. */
+/* Computes the shape of the packed copy; out->expert_bytes is *bytes, which the caller frees. */
 static struct status pack_shape_of(const struct weights_source *from, uint64_t **bytes,
                                    struct expert_file_shape *out)
 {
@@ -97,9 +97,9 @@ struct packing {
     const struct weights_source *from;
     struct expert_file_writer *writer;
     struct packed *experts[EXPERT_MATRIX_COUNT]; /* [n_window] owned */
-    char *memory;                                /* owned, mapped */
+    char *memory;                                /* owned, mapped: the window */
     size_t window_bytes;
-    uint32_t n_window; /* experts that fit in the window of any layer */
+    uint32_t n_window; /* experts that fit in the window, of whatever layer */
 };
 
 /* Reads the experts [begin, end) of a layer's part into the window. */
@@ -183,7 +183,7 @@ static struct status make_file(const struct weights_source *from, const char *pa
     struct expert_file *made = NULL;
     TRY(check_room(path, shape));
     TRY(expert_file_create(path, shape, &p.writer));
-    /* this process may have waited for another one that made it */
+    /* this process may have waited for another one that made the file */
     struct status st = expert_file_open(path, shape, &made);
     if (!status_failed(&st) && made == NULL) st = pack_all(&p, shape);
     expert_file_close(&made);
@@ -209,7 +209,7 @@ struct status expert_pack_make(const struct weights_source *from, const char *pa
 
 /* --- a rank's stream ---------------------------------------------------------------------- */
 
-/* Adds the MoE layers of the stage, and sets the stream in their weights. */
+/* Adds the stage's MoE layers to the stream, and sets the stream in their weights. */
 static struct status add_layers(struct expert_stream *s, struct weights *w,
                                 const struct weights_source *from)
 {
@@ -241,7 +241,7 @@ static struct status stream_init(struct expert_stream *s, struct weights *w,
     s->first_place = w->experts.begin;
     s->n_local = range_count(w->experts);
     TRY(add_layers(s, w, from));
-    if (s->slot_bytes == 0) s->n_local = 0; /* nothing of any expert */
+    if (s->slot_bytes == 0) s->n_local = 0; /* this rank's part of each expert is empty */
     TRY(expert_stream_set(s));
     return team_cpus(comm_team(from->comm), &s->cpus);
 }

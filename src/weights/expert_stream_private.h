@@ -33,7 +33,7 @@ struct stream_layer {
     uint32_t file_layer;
     struct expert_shape shape;
     struct packed *matrix[EXPERT_MATRIX_COUNT]; /* [n_local] borrowed, the layer's weights */
-    const uint32_t *expert_at; /* [E] the expert at each place; borrowed; NULL: in order of id */
+    const uint32_t *expert_at; /* [P] the expert at each place; borrowed; NULL: in order of id */
     uint32_t n_passes;         /* the layer's blocks so far */
 };
 
@@ -43,7 +43,7 @@ struct expert_stream {
     uint32_t part;
     uint32_t first_place;        /* place of the rank's first expert */
     uint32_t n_layers, n_local;  /* MoE layers of the stage; experts of the rank in each */
-    uint32_t *layer_at;          /* [layers of the stage] a MoE layer's number; owned */
+    uint32_t *layer_at;          /* [layers of the stage] a MoE layer's index in `layers`; owned */
     struct stream_layer *layers; /* [n_layers] owned */
     size_t slot_bytes;           /* the largest expert of any layer */
     uint32_t n_slots, n_home;    /* slots in all; experts in the home of each layer */
@@ -76,8 +76,8 @@ static inline struct stream_entry *stream_entry_of(struct expert_stream *s, uint
     return &s->entries[(size_t)layer * s->n_local + expert];
 }
 
-/* Local. Makes an empty stream; and, once file, layers, n_local and slot_bytes are set, its lists.
- * Errors: STATUS_MEMORY. */
+/* Local. expert_stream_create makes an empty stream. expert_stream_set allocates its entries and
+ * needs, once n_layers and n_local are set. Errors: STATUS_MEMORY. */
 struct status expert_stream_create(struct expert_stream **out);
 struct status expert_stream_set(struct expert_stream *s);
 

@@ -20,8 +20,8 @@ struct reader {
     uint32_t first, n;
 };
 
-/* Returns the expected number of blocks until an expert of `layer` is needed again, with a pass
- * through all layers for each step that does not need it. */
+/* Returns the expected number of blocks until an expert of `layer` is needed again: each step that
+ * does not need the expert adds a pass through all layers. */
 static float distance(const struct expert_stream *s, uint32_t layer, const struct stream_entry *e)
 {
     const uint32_t n = s->n_layers, at = s->layer < n ? s->layer : n - 1;
@@ -64,7 +64,8 @@ static int32_t later_need(struct expert_stream *s, int32_t need)
     return STREAM_NONE;
 }
 
-/* Gives the entry a slot: a free one, or another entry's. False: there is none. */
+/* Gives the entry a slot: a free one, or that of an entry that victim or later_need lets go. False:
+ * there is none. */
 static bool claim_slot(struct expert_stream *s, struct stream_entry *e, float limit)
 {
     uint32_t slot = 0;
@@ -96,8 +97,8 @@ static struct stream_entry *next_need(struct expert_stream *s)
     return NULL;
 }
 
-/* Claims a slot for the first absent expert of the next layers that will probably be needed; NULL:
- * there is none, or no room for it. */
+/* Claims a slot for an expert of the next layers: the first that is absent and will probably be
+ * needed. NULL: there is none, or no room for it. */
 static struct stream_entry *claim_ahead(struct expert_stream *s)
 {
     const uint32_t n = s->n_layers, at = s->layer < n ? s->layer : n - 1;
@@ -140,8 +141,8 @@ static void start_read(struct reader *r, const struct stream_entry *e)
     pthread_mutex_lock(&s->lock);
 }
 
-/* Waits for the oldest read and verifies it. If not all bytes arrived, or not the right ones, reads
- * them once more in the plain way, which succeeds or says why not. */
+/* Waits for the oldest read and verifies it. If bytes are missing or wrong, reads them once more in
+ * the plain way, which succeeds or says why not. */
 static struct status end_read(const struct expert_stream *s, const struct flight *f)
 {
     char *bytes;
@@ -190,5 +191,5 @@ void *expert_stream_read(void *arg)
         }
     }
     pthread_mutex_unlock(&s->lock);
-    return NULL; /* direct_reads_destroy waits for the rest */
+    return NULL; /* direct_reads_destroy waits for the reads that are still in flight */
 }

@@ -6,15 +6,16 @@
 
 #include "kernels/kern.h"
 
-/* Weights of compressed entries, or of their index keys: values and logits of a row's channels, and
- * what is added to a logit by the row's position in its entry. */
+/* Weights of compressed attention that turn rows into an entry, or into its index key. */
 struct pool_weights {
-    struct packed kv, gate; /* [channels, D] */
-    float *bias;            /* [rate, channels] */
-    float *norm;            /* [elements of an entry] */
+    struct packed kv,
+        gate;    /* [channels, D]: give a row's values, and the logits of their weights */
+    float *bias; /* [rate, channels]: added to the logits, by the row's position */
+    float *norm; /* [elements of an entry] */
 };
 
-/* A block's weights of residual streams. */
+/* Weights of hyper-connections: how a block (attention or FFN) reads and writes n residual
+ * streams. */
 struct stream_weights {
     struct packed mix;   /* [(2 + n) n, n D]; after the last layer [n, n D] */
     float *base, *scale; /* [(2 + n) n], [3]; after the last layer [n], [1] */
@@ -27,11 +28,11 @@ struct index_weights {
     struct packed k, mix;        /* [dim, D], [heads, D]; no mix if it chooses blocks */
     float *q_norm;               /* [dim] of each query, if it chooses blocks; else NULL */
     float *k_norm, *k_norm_bias; /* [dim] of a layer norm; without a bias of an RMSNorm */
-    struct pool_weights pool;    /* compressed attention: instead of k */
+    struct pool_weights pool;    /* of compressed attention, which has no k and k_norm */
 };
 
-/* Weights of latent attention. Each local head has k_b, which takes its q into the space of the
- * latents, and v_b, which takes its output out of it. */
+/* Weights of latent attention. Each local head has a k_b, which maps its q into the space of the
+ * latents, and a v_b, which maps its output out of that space. */
 struct latent_weights {
     struct packed q_a, kv_a, k_rope; /* [q_lora, D], [kv_lora, D], [rotary, D] */
     float *q_a_norm, *kv_a_norm;     /* [q_lora], [kv_lora] */
@@ -67,9 +68,9 @@ struct attention_weights {
     struct packed q, k, v;                    /* [heads * query_dim, D]; v: value_dim */
     struct packed o;                          /* [D, heads * value_dim], K-blocks */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* [outputs of q, ...] or NULL */
-    float *q_norm, *k_norm; /* [query_dim], of whole q, k [heads * query_dim]; or NULL */
+    float *q_norm, *k_norm; /* [query_dim]; [heads * query_dim] of a norm over all heads; or NULL */
     float *sinks;           /* [heads] or NULL */
-    float *o_norm;          /* [heads * value_dim] of o's inputs, over all ranks; or NULL */
+    float *o_norm;          /* [heads * value_dim] of o's inputs, normed over all ranks; or NULL */
     struct latent_weights latent;
     struct index_weights index;
 };
@@ -82,7 +83,7 @@ struct ffn_weights {
                           linear before the activation and `up` is empty; in host memory */
     struct packed mix; /* [1, D] gate of the shared experts, or empty */
     float *gate_bias, *up_bias, *down_bias; /* [F], [F], [D], dense, or NULL */
-    float *down_norm;                       /* [F] of down's inputs, over all ranks; or NULL */
+    float *down_norm; /* [F] of down's inputs, normed over all ranks; or NULL */
 };
 
 /* A layer has P places, each for one copy of an expert's weights: place e holds expert e, unless
@@ -112,16 +113,15 @@ struct moe_weights {
     const uint32_t *place;     /* [P] borrowed: the places of each expert; or NULL: by id */
     const uint32_t *first;     /* [E + 1] borrowed: where an expert's places begin in `place` */
     const uint32_t *expert_at; /* [P] borrowed: the expert at each place */
-    /* gate, up and down may also be indexed by the places of the other EP ranks' experts, relative
-     * to this rank's first (so an index may be negative); those weights are in memory that all
-     * these ranks can read */
+    /* gate, up and down also have the other EP ranks' experts, in memory that all these ranks can
+     * read; an index counts from this rank's first place, so it may be negative */
     bool has_others;
-    /* gate, up and down have shapes, and memory only during a run of this stream; borrowed; NULL:
-     * always (weights/expert_stream.h) */
+    /* borrowed; gate, up and down have memory only while the stream has given them a run
+     * (weights/expert_stream.h); NULL: they always have memory */
     struct expert_stream *stream;
 };
 
-/* Weights around a prediction layer. */
+/* Weights that only a prediction layer has. */
 struct predict_weights {
     float *token_norm, *row_norm; /* [D] of the next token's embedding, of the hidden row */
     struct packed join;           /* [D, 2 D] */
@@ -137,18 +137,19 @@ struct layer {
     bool is_local;     /* RoPE with the frequencies of layers with a window */
     uint32_t kv_share; /* KV heads of the cache with the same keys and values */
     bool is_moe;
-    bool starts_shortcut, ends_shortcut; /* the layer has a dense FFN beside its experts, whose
-                                            output the next layer adds */
-    bool is_delta; /* recurrent: a gated delta rule or a Mamba-2 scan instead of attention */
-    bool has_kv;   /* attention with keys and values in the cache */
+    bool starts_shortcut; /* LongCat-Flash: a dense FFN stands beside the layer's experts, and the
+                             next layer adds the experts' output */
+    bool ends_shortcut;   /* LongCat-Flash: the layer adds the output of the experts before it */
+    bool is_delta;        /* recurrent: a gated delta rule or a Mamba-2 scan instead of attention */
+    bool has_kv;          /* attention with keys and values in the cache */
     bool has_mixer, has_ffn; /* a layer of Nemotron-H has only one of them */
     uint32_t kv_table;       /* of its KV blocks (parallel/layout/kv_groups.h) */
     uint32_t in_cache;  /* its place among the layers of a KV block; of a recurrent layer, among the
                            recurrent layers of the stage */
     float scale;        /* multiplies the residual stream after the layer, if the model has such
                            scalars */
-    uint32_t in_states; /* its place among the layers of the stage that have entries */
-    uint32_t rate;      /* positions of one of its entries; 0: it has none */
+    uint32_t in_states; /* its place among the layers of the stage that have compressed entries */
+    uint32_t rate;      /* positions of one of its compressed entries; 0: it has none */
     struct stream_weights attn_streams, ffn_streams; /* empty: there is one residual stream */
     float *attn_norm, *ffn_norm;           /* [D] of the input of attention, of the FFN; or NULL */
     float *attn_norm_bias, *ffn_norm_bias; /* [D] of layer norms; NULL: these are RMSNorms */

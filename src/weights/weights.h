@@ -14,11 +14,12 @@
 
 /* Local. Describes m for the layout, with the K-blocks and formats that the checkpoint stores;
  * borrows m. Errors: STATUS_INPUT when a tensor that the model needs is missing or has another
- * shape, or when the file has a tensor that the model does not know (a bias, say), except some that
- * no forward pass reads. STATUS_MEMORY. */
+ * shape or a format that the runtime cannot take, when a tied model's head differs from its
+ * embedding, or when the file has a tensor that the model does not know (a bias, say), except some
+ * that no forward pass reads. STATUS_MEMORY. */
 struct status weights_check(const struct arch *m, const struct ckpt *c, struct layout_model *out);
 
-/* Local. True when the checkpoint has the prediction layer that the model may have. */
+/* Local. True when the model may have a prediction layer and the checkpoint has tensors of it. */
 bool weights_may_predict(const struct arch *m, const struct ckpt *c);
 
 /* Mapped memory that tensors are cut from. */
@@ -47,10 +48,8 @@ struct weights {
     uint64_t n_bytes;             /* all of the above */
     struct weights_block *blocks; /* owned; memory of everything here */
     size_t n_blocks, blocks_capacity;
-    /* the experts' matrices stay on disk and `stream` brings them; owned; NULL: this rank has none
-     */
-    bool streams_experts;
-    struct expert_stream *stream;
+    bool streams_experts;          /* the experts' matrices stay on disk; `stream` reads them */
+    struct expert_stream *stream;  /* owned; NULL unless streams_experts */
     const struct kern_table *kern; /* borrowed; matrices, vectors and inv_freq are in its memory */
     /* if the layout lends experts: the communicator whose shared segment holds them, borrowed,
      * outlives the weights; else NULL. lent_bytes: their bytes in COMM_LANE_EXPERTS */
@@ -69,7 +68,7 @@ struct weights_source {
     struct ckpt *ckpt;
     struct comm *comm;
     enum loader_cache cache;
-    uint64_t free_bytes; /* of the host; 0: unknown (loader.h) */
+    uint64_t free_bytes; /* free memory of the host; 0: unknown (loader.h) */
     /* the packed copy of the experts, which then stream from it; NULL: all weights stay in memory.
      * Must be NULL where the layout lends experts, and on a device */
     const char *expert_file;
@@ -78,11 +77,12 @@ struct weights_source {
                          router and those whose leaves are not whole groups; on the CPU */
 };
 
-/* **Collective (world)**. Allocates and fills the weights of a place. Errors, the same on all
- * ranks: STATUS_INPUT, STATUS_IO, STATUS_MEMORY; STATUS_USAGE for fp8_as_int8 on a device, or with
- * an expert_file. */
+/* **Collective (world)**. Allocates and fills the weights of a place; `stats` may be NULL. Errors,
+ * the same on all ranks: STATUS_INPUT, STATUS_IO, STATUS_MEMORY; STATUS_USAGE for fp8_as_int8 on a
+ * device, or with an expert_file. */
 struct status weights_load(const struct weights_source *from, struct weights **out,
                            struct loader_stats *stats);
+
 /* **Collective (world)**, between two steps. Moves experts to the places of `to`, of the same
  * layout and with as many places: reads from the checkpoint each expert that is new at a place of
  * this rank, into the memory of the expert that was there. `from` is as for weights_load, w its

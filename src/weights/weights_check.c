@@ -13,7 +13,7 @@ struct checking {
     const struct ckpt *c;
     bool *known;                 /* [tensors of the file] */
     struct layout_model *out;    /* gets the leaf lengths */
-    const struct ckpt_tensor *o; /* o_proj of a layer with attention */
+    const struct ckpt_tensor *o; /* o_proj of the first layer with attention */
 };
 
 static void print_dims(char *text, size_t n, const uint64_t *dims, uint32_t n_dims)

@@ -1,5 +1,5 @@
-/* Decides whether the weights of a job are in memory or on disk, and chooses the layout for it.
- * Pure functions: all ranks decide the same. Called by the job and by `shoal plan`. */
+/* Decides whether a job's experts stay in memory or stream from disk, and chooses the layout. A
+ * pure function: all ranks decide the same. Called by the job and by `shoal plan`. */
 #ifndef SHOAL_WEIGHTS_WEIGHTS_FIT_H
 #define SHOAL_WEIGHTS_WEIGHTS_FIT_H
 
@@ -16,10 +16,11 @@ struct weights_fit {
 
 /* Local. Chooses the layout within the budget (layout_choose): with all weights in memory, or with
  * streamed experts; sets model->streams_experts. For streamed experts it also chooses
- * budget->step_tokens, unless given: the largest step of 4,096, 2,048, ... 64 rows that fits,
- * because an expert that is read serves all rows of the step. Where budget->rank_bytes bounds the
- * memory, a quarter of it is left to KV cache and experts. Errors: layout_choose's; STATUS_USAGE
- * when streaming is asked for and is not possible. */
+ * budget->step_tokens, unless given: the largest step of 4,096, 2,048, ... 64 rows with which the
+ * rest of the memory leaves a quarter of budget->rank_bytes to KV cache and experts (64 rows if
+ * none does; 4,096 if nothing bounds the memory). Steps are large because an expert that is read
+ * serves all rows of its step. `order` and `fits`: as in layout_choose. Errors: layout_choose's;
+ * STATUS_USAGE when streaming is asked for and is not possible. */
 struct status weights_fit_layout(const struct weights_fit *f, struct layout_model *model,
                                  struct layout_budget *budget, struct layout *out, uint32_t *order,
                                  bool *fits);

@@ -12,7 +12,7 @@ bool weights_size_parse(const char *text, uint64_t *n_bytes)
     double unit = 1;
     if (end == text || !(n > 0)) return false;
     if (strspn(text, "0123456789.eE+") < (size_t)(end - text))
-        return false; /* hexadecimal, blanks */
+        return false; /* strtod also takes hexadecimal numbers and leading blanks */
     if (*end != '\0') {
         const char *found = strchr(units, *end);
         if (found == NULL || end[1] != '\0') return false;

@@ -25,7 +25,7 @@ struct exchange {
     uint32_t etp;     /* the part of an expert that this rank holds, and takes from other ranks */
     uint64_t *lanes;  /* [ranks] address of each rank's segment in that rank's process */
     int *counts, *displs; /* [ranks] words */
-    struct packed *all;   /* [ranks' experts] */
+    struct packed *all;   /* [experts of all ranks] */
 };
 
 static const char *lane_of(const struct exchange *x, uint32_t rank)

@@ -296,8 +296,8 @@ static struct status make_latent(struct weights *w, const struct arch *m, struct
     return make_heads(w, &v, range_count(w->heads), &latent->v_b);
 }
 
-/* Sets the memory of one of the three parts of the convolution's weights, or of its bias; the first
- * one allocates it for all. */
+/* Sets the memory of one of the three parts (q, k, v) of the convolution's weights, or of its bias.
+ * The first call for a layer allocates the memory of all parts. */
 static struct status make_conv(struct loading *ld, struct target *t)
 {
     struct delta_weights *d = &layer_of(ld->w, &t->spec)->delta;
@@ -341,7 +341,7 @@ static struct status make_target(struct loading *ld, struct target *t)
     }
     const uint32_t n_experts = range_count(t->spec.outer);
     struct packed **experts = weights_place_of(w, &t->spec);
-    const bool all = w->lends_by != NULL; /* room for those of the other ranks, too */
+    const bool all = w->lends_by != NULL; /* with room for the other ranks' experts */
     TRY(weights_load_keep(w, experts,
                           (all ? layout_n_places(ld->l) : n_experts) * sizeof **experts));
     *experts += all ? t->spec.outer.begin : 0;
@@ -362,8 +362,8 @@ static struct status add_target(void *ctx, const struct weight_spec *s)
     return weights_want_placed(ld, &t, layer_of(ld->w, s)->moe.expert_at, NULL);
 }
 
-/* Sets the grids of row-parallel linears, also where a rank has no K-blocks of one: it still turns
- * the total of the other ranks into f32. */
+/* Sets the grids of row-parallel linears, also of a linear of which this rank has no K-block: the
+ * rank still turns the sum of the other ranks' integers into f32. */
 static void fill_grids(struct loading *ld, const struct arch *m)
 {
     const struct range layers = ld->w->layers;
@@ -387,7 +387,8 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
     const uint32_t n_layers = range_count(w->layers);
     const struct kv_groups groups = kv_groups_of(l);
     const uint32_t n_in_block = kv_groups_layers(&groups, l, w->place.pp);
-    uint32_t n_delta = 0, n_before[2] = {0}; /* layers with states; without and with a window */
+    /* layers so far: recurrent; with KV, without and with a window; with compressed entries */
+    uint32_t n_delta = 0, n_before[2] = {0};
     uint32_t n_with_entries = 0;
     TRY(weights_load_keep(w, &w->stage_layers, n_layers * sizeof *w->stage_layers));
     for (uint32_t i = 0; i < n_layers; i++) {
@@ -429,7 +430,8 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
     return status_ok();
 }
 
-/* *out = the file's frequencies `from` [n], of layers with a window or of the others. */
+/* *out = a copy of the file's frequencies `from` [n]: of layers with a window if is_local, else of
+ * the other layers. */
 static struct status keep_frequencies(struct loading *ld, bool is_local, const float *from,
                                       size_t n, float **out)
 {
@@ -480,7 +482,7 @@ static struct status weights_load_prepare(struct loading *ld, const struct arch 
     return status_ok();
 }
 
-/* Returns the weights of a place, of which nothing is allocated yet. */
+/* Returns the weights of a place before anything is allocated. */
 static struct weights weights_of(const struct weights_source *from)
 {
     const struct layout *l = from->layout;
