@@ -16,11 +16,11 @@ struct weights_fit {
 
 /* Local. Chooses the layout within the budget (layout_choose): with all weights in memory, or with
  * streamed experts; sets model->streams_experts. For streamed experts it also chooses
- * budget->step_tokens, unless given: the largest step of 4,096, 2,048, ... 64 rows with which the
- * rest of the memory leaves a quarter of budget->rank_bytes to KV cache and experts (64 rows if
- * none does; 4,096 if nothing bounds the memory). Steps are large because an expert that is read
- * serves all rows of its step. `order` and `fits`: as in layout_choose. Errors: layout_choose's;
- * STATUS_USAGE when streaming is asked for and is not possible. */
+ * budget->step_tokens, unless given: the largest step of 4,096, 2,048, ... 64 rows that fits (64 if
+ * none does), because an expert that is read serves all rows of the step. If budget->rank_bytes is
+ * given, a step fits only if it leaves a quarter of these bytes to KV cache and experts. `order`
+ * and `fits`: as in layout_choose. Errors: layout_choose's; STATUS_USAGE when streaming is asked
+ * for and is not possible. */
 struct status weights_fit_layout(const struct weights_fit *f, struct layout_model *model,
                                  struct layout_budget *budget, struct layout *out, uint32_t *order,
                                  bool *fits);

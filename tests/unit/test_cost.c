@@ -1,5 +1,5 @@
-/* The cost model: curves, the node's file, and that the seconds of a step follow its rows, ranks
- * and layout as the formulas of cost/step_cost.h say. The node is made of round numbers. */
+/* Tests the cost model: curves, the node's file, the seconds of a step for given rows, ranks and
+ * layout (cost/step_cost.h), and forecasts of jobs. The node's speeds are round numbers. */
 #include "cost/step_cost.h"
 
 #include "base/mem.h"
@@ -54,7 +54,8 @@ static void a_file_comes_back(void)
     strbuf_fini(&text);
 }
 
-/* Writes the node's file with `from` replaced by `to`, and expects an error with `says`. */
+/* Parses the node's file with `from` replaced by `to`, and expects an error that contains `says`.
+ */
 static void refuse_changed(const char *from, const char *to, const char *says)
 {
     struct node n, back;
@@ -237,7 +238,7 @@ static void the_disk_hides_behind_rows(void)
     s.node.disk_bytes_s = 1e15;
     c = cost_stage_of(&s.m, 0, rows);
     expect_near(cost_total(&c), cost_total(&all));
-    make_rows(rows, 2, 1, 1, 10); /* a row of each replica that shares the experts */
+    make_rows(rows, 2, 1, 1, 10); /* one row in each replica; the replicas share the experts */
     s.node.disk_bytes_s = SLOW;
     c = cost_stage_of(&s.m, 0, rows);
     const double touched = 1 - pow(1 - (double)CHOSEN / EXPERTS, s.m.n_batches);
@@ -264,7 +265,8 @@ static void replicas_wait_for_the_fullest(void)
     setup_fini(&s);
 }
 
-/* Two tp ranks halve what each reads, and pay for sums; between hosts the sums cost more. */
+/* With tp 2 each rank reads fewer bytes of weights, but the ranks add sums; between hosts sums cost
+ * more. */
 static void tp_halves_weights_and_adds_sums(void)
 {
     struct setup one, two, far;
@@ -303,7 +305,7 @@ static void experts_are_touched(void)
     setup_fini(&s);
 }
 
-/* Returns over how many hosts experts are spread by the layout chosen for this network. */
+/* Returns the number of hosts over which the layout chosen for this network spreads the experts. */
 static uint32_t hosts_of_experts(double network_bytes_s)
 {
     struct setup s;
@@ -344,7 +346,8 @@ static void compressed_attention_sees_entries(void)
     setup_fini(&s);
 }
 
-/* Experts over hosts are read once for all rows of the hosts, but the rows travel. */
+/* Experts that are spread over hosts are read once for the rows of all hosts, but these rows must
+ * travel. */
 static void layouts_are_chosen_by_measured_speeds(void)
 {
     CU_ASSERT_TRUE(hosts_of_experts(1e12) > 1);

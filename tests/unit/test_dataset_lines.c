@@ -15,13 +15,13 @@ enum { N_MANY = 3000, FIXED_BYTES = 7 };
 
 static char path[UTIL_PATH_MAX];
 
-/* Writes a dataset of n strings in chunks of 50, with checksums if they can have them. */
+/* Writes a dataset of n elements in chunks of 50, with checksums if its type allows them. */
 static void add_strings(hid_t file, const char *name, hid_t type, hsize_t n, const void *rows)
 {
     const hsize_t chunk = n < 50 ? n : 50;
     const hid_t space = H5Screate_simple(1, &n, NULL), how = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_chunk(how, 1, &chunk);
-    if (H5Tis_variable_str(type) == 0) H5Pset_fletcher32(how); /* HDF5 has none for the others */
+    if (H5Tis_variable_str(type) == 0) H5Pset_fletcher32(how); /* not for variable strings */
     const hid_t set = H5Dcreate2(file, name, type, space, H5P_DEFAULT, how, H5P_DEFAULT);
     CU_ASSERT_FATAL(set >= 0);
     CU_ASSERT(H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, rows) >= 0);
@@ -38,7 +38,7 @@ static hid_t string_type(size_t n_bytes, H5T_str_t padding)
     return type;
 }
 
-/* The i-th of many strings of 0 to 299 bytes. */
+/* Writes the i-th of many strings of 0 to 299 bytes, and returns its length. */
 static size_t make_string(size_t i, char text[300])
 {
     const size_t n = i * 7919 % 300;
@@ -141,7 +141,7 @@ static void strings_are_prompts(void)
     util_file_remove(path);
 }
 
-/* Parts of a dataset that is read in several pieces have each string once. */
+/* The three parts of a dataset have each string once, in order. */
 static void parts_have_each_string_once(void)
 {
     char text[300], wanted[330];
@@ -173,7 +173,7 @@ static void parts_have_each_string_once(void)
     util_file_remove(path);
 }
 
-/* The fraction counts the rows that were returned, not those that were read from the file. */
+/* The fraction counts the rows that were returned, not the rows that were read from the file. */
 static void the_fraction_follows_the_lines(void)
 {
     char name[2 * UTIL_PATH_MAX], bytes[1000];
@@ -227,7 +227,7 @@ static void other_datasets_are_refused(void)
     expect_refused("many", "No such file");
 }
 
-/* Whichever byte is changed, the lines before the damage are right, and the damage is named. */
+/* A changed byte in a chunk with a checksum is an error that names the rows. */
 static void damaged_rows_are_named(void)
 {
     struct line_reader *r = NULL;

@@ -81,7 +81,7 @@ static void only_a_possible_beginning_is_held(void)
     stop_destroy(&m);
 }
 
-/* Peeking does not affect stop_feed, and once true it stays true until the next stop_feed. */
+/* stop_peek does not affect stop_feed, and may be called again after it has found a match. */
 static void peeking_again_after_a_match_is_safe(void)
 {
     const char *const strings[] = {"ab", "aba\0\0"};

@@ -14,7 +14,7 @@ enum { N_HOSTS = 4, CORES = 8, RULES_MAX = 64 };
 
 #define GIB ((uint64_t)1 << 30)
 
-/* Four equal hosts with a rank each, all well. */
+/* Four equal, healthy hosts with a rank each. */
 struct cluster {
     struct topo_node nodes[N_HOSTS];
     struct topo_rank ranks[N_HOSTS];
@@ -85,7 +85,7 @@ static void nothing_known_is_silent(void)
     CU_ASSERT_EQUAL(c.n_found, 0);
 }
 
-/* The fault of host 2 that provokes each rule. */
+/* Each of these functions makes a fault that one rule finds, on host 2 or on all hosts. */
 static void share_cores(struct cluster *c)
 {
     c->facts[2].n_threads = CORES + 1;
@@ -292,7 +292,8 @@ static void files_are_read(void)
     CU_ASSERT_EQUAL(s.memory_bytes + s.n_numa + s.n_ports + s.n_modules, 0);
 }
 
-/* A structure of type 17 with its strings. */
+/* Writes a structure of type 17 (a memory module) with its strings at table + at; returns its
+ * end. */
 static size_t add_module(uint8_t *table, size_t at, uint16_t size_mb, uint16_t speed,
                          uint16_t configured)
 {
@@ -319,7 +320,7 @@ static void modules_are_counted(void)
     facts_read_modules(table, n, &s);
     CU_ASSERT_EQUAL(s.n_modules, 2);
     CU_ASSERT_DOUBLE_EQUAL(s.modules_gbs, 35.2 + 38.4, 1e-9);
-    for (size_t cut = 0; cut < n; cut++) { /* torn tables: never beyond the end */
+    for (size_t cut = 0; cut < n; cut++) { /* cut tables are not read beyond their end */
         uint8_t *exact = malloc(cut + (cut == 0));
         struct facts_system torn = {0};
         CU_ASSERT_PTR_NOT_NULL_FATAL(exact);

@@ -19,8 +19,8 @@ static void slots_init(struct draft_model *d, int32_t n_groups)
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
 }
 
-/* Asks for the sequence as in a call of its own, and pretends that its rows are computed. Returns
- * how many rows it lacked; -1: it gets no drafts. */
+/* Asks for drafts of one sequence in a call of its own, and pretends that its rows are computed.
+ * Returns how many rows the sequence lacked; -1: it gets no drafts. */
 static int ask_for(struct draft_model *d, int32_t id, size_t n_tokens)
 {
     struct draft_ask ask = {.id = id, .tokens = tokens, .n_tokens = n_tokens, .n_most = 1};
@@ -56,8 +56,8 @@ static void ended_sequences_give_their_blocks(void)
     draft_slots_destroy(&d);
 }
 
-/* A sequence for which there are no more blocks keeps none from the others. */
-static void who_gets_nothing_holds_nothing(void)
+/* A sequence that needs more blocks than are free gives up those that it has. */
+static void a_sequence_without_room_holds_no_blocks(void)
 {
     struct draft_model d;
     slots_init(&d, 4);
@@ -102,7 +102,8 @@ void suite_draft_slots(CU_pSuite suite)
 {
     CU_add_test(suite, "groups leave each other alone", groups_leave_each_other_alone);
     CU_add_test(suite, "ended sequences give their blocks", ended_sequences_give_their_blocks);
-    CU_add_test(suite, "who gets nothing holds nothing", who_gets_nothing_holds_nothing);
+    CU_add_test(suite, "a sequence without room holds no blocks",
+                a_sequence_without_room_holds_no_blocks);
     CU_add_test(suite, "unknown texts take no blocks", unknown_texts_take_no_blocks);
     CU_add_test(suite, "lists end with the context", lists_end_with_the_context);
 }

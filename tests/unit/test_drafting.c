@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The guess after a text whose tokens are letters; "" when there is none. */
+/* Returns the n_most tokens guessed after a text whose tokens are letters; "": there is no guess.
+ */
 static const char *guess_of(struct drafting *d, const char *text, size_t n_most)
 {
     static char drafts[64];
@@ -171,7 +172,7 @@ static void a_layer_guesses_while_it_pays(void)
     CU_ASSERT(drafting_pays(&layer, times, drafting_predicted_odds(&d), 1));
     CU_ASSERT(drafting_pays(&layer, times, 0.9f, 4) && !drafting_pays(&layer, times, 0.1f, 1));
     CU_ASSERT(!drafting_pays(&layer, times, 1, DRAFTING_ROWS)); /* no rows are left for drafts */
-    CU_ASSERT(drafting_pays(&layer, times, 0.5f, 0));           /* prompts alone: fills the cache */
+    CU_ASSERT(drafting_pays(&layer, times, 0.5f, 0)); /* only prompts: the layer fills its cache */
     const struct drafting_cost shallow = {.row = 0.15f, .predict = 0.9f};
     CU_ASSERT(!drafting_pays(&shallow, times, 1, 1));
     for (int i = 0; i < 40; i++) drafting_learn_predicted(&d, true);
@@ -185,8 +186,9 @@ static void a_layer_guesses_while_it_pays(void)
     CU_ASSERT_EQUAL(step.most_rows, 2);
 }
 
-/* The number of draft tokens for each of n sequences, alone in the step, if those of a draft model
- * are right with probability `odds` and its step takes `model_step` of the model's. */
+/* Returns the number of draft tokens for each of n sequences that are alone in the step, when a
+ * draft model's tokens are right with probability `odds` and its step takes `model_step` times as
+ * long as the model's step of one row. */
 static int32_t asked(const struct drafting_cost *cost, float odds, int32_t n, float model_step)
 {
     float all[DRAFTING_ROWS], saved;
@@ -214,7 +216,7 @@ static void a_draft_model_is_asked_where_it_pays(void)
     CU_ASSERT_DOUBLE_EQUAL(drafting_expected(0.5f, 3), 0.875, 1e-6);
 }
 
-/* A step during which the CPU was taken away says little about what steps take. */
+/* A step during which the CPU was taken away says little about the usual time of a step. */
 static void slow_steps_hardly_count(void)
 {
     double ns = drafting_usual_ns(0, 900);
@@ -245,7 +247,7 @@ static void experts_are_met_once(void)
     struct drafting d = {.n_same = 8, .odds = {0.7f, 0.7f, 0.7f}};
     drafting_times(&experts, times);
     CU_ASSERT_EQUAL(times[1], 1);
-    CU_ASSERT(times[2] > 1.7f && times[2] < 1.75f); /* 0.2 + 0.6 (2 - 1/8 - 1) */
+    CU_ASSERT(times[2] > 1.7f && times[2] < 1.75f); /* 1 + 0.2 + 0.6 (2 - 1/8 - 1) */
     for (int i = 2; i < DRAFTING_ROWS; i++)
         CU_ASSERT(times[i + 1] - times[i] < times[i] - times[i - 1] + 1e-5f);
     CU_ASSERT(worth(&d, &floats, 1, 0, 15) > 0);
@@ -266,10 +268,10 @@ static void other_replicas_wait_too(void)
     CU_ASSERT_EQUAL(worth(&d, &codes, 1, 4, 15), 3);
     CU_ASSERT_EQUAL(worth(&d, &codes, 1, 500, 15), 15);
     d.odds[2] = 0.55f;
-    CU_ASSERT_EQUAL(worth(&d, &codes, 1, 500, 15), 0); /* not even where they would cost nothing */
+    CU_ASSERT_EQUAL(worth(&d, &codes, 1, 500, 15), 0); /* although they would cost nothing */
 }
 
-/* All fields of a request that affect sampling, the text or its end. */
+/* Fields of a request that affect sampling, the text or its end. */
 static const char *const fields[] = {
     "\"temperature\":0",
     "\"temperature\":1,\"seed\":5",
@@ -363,7 +365,7 @@ static void no_way_of_guessing_changes_a_byte(void)
         o.schedule.max_batch = 5; /* few rows, so that there is room for drafts */
         o.schedule.n_drafts = n_drafts[i];
         o.drafts.drafter =
-            i < 6 ? draft_known : NULL; /* the last runs use the drafter of a real job */
+            i < 6 ? draft_known : NULL; /* the last run uses the drafter of a real job */
         o.drafts.user = &known;
         util_lead_run_text(&o, &lines, &summary, i == 0 ? &without : &with);
         CU_ASSERT_EQUAL(summary.n_error_rows, 0);
@@ -427,7 +429,7 @@ static double takes_no_time(void *user)
     return 1e-3;
 }
 
-/* The number of drafts is given, then chosen by the cost. */
+/* In the first runs the number of drafts is given, in the last it is chosen by the cost. */
 static void no_draft_model_changes_a_byte(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -462,8 +464,8 @@ static void no_draft_model_changes_a_byte(void)
     tokenizer_destroy(&t);
 }
 
-/* Answers a text of n_tokens with a draft model that gives none; the number of tokens that it takes
- * is `context`. */
+/* Generates n_tokens tokens with a draft model that gives no drafts and takes texts of at most
+ * `context` tokens. */
 static void run_in_vain(struct giver *g, uint32_t context, int n_tokens)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -511,7 +513,8 @@ static void a_draft_model_is_asked_again_after_a_while(void)
     CU_ASSERT(all.n_asks > first.n_asks + 3 && all.n_asks < first.n_asks + 30);
 }
 
-/* The odds of a text rise with the tokens that it gains, and end where they began. */
+/* After wrong drafts, the odds of a text rise with the tokens that it gains, up to their first
+ * value. Higher odds stay. */
 static void odds_recover_with_the_tokens(void)
 {
     struct drafting d = {0}, at_once;
@@ -536,7 +539,8 @@ static void odds_recover_with_the_tokens(void)
     CU_ASSERT(high > first && d.predicted_odds == high);
 }
 
-/* Drafts that got no row are compared with the token; without one nothing is learned. */
+/* A draft that got no row is compared with the sampled token; without a token nothing is
+ * learned. */
 static void a_draft_without_a_row_is_no_wrong_one(void)
 {
     int32_t drafts[] = {5, 6};

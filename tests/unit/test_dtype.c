@@ -1,4 +1,4 @@
-/* Conversions between element types, over every half-precision value. */
+/* Conversions between element types: f16 over all its values, f16 and bf16 at their borders. */
 #include "tensor/dtype.h"
 
 #include <CUnit/CUnit.h>

@@ -14,7 +14,8 @@ enum { E_MAX = 64, P_MAX = 96, EP_MAX = 32 };
 
 /* --- which copy ----------------------------------------------------------------------------- */
 
-/* Experts 0 and 1 with copies in parts 0, 1 and 1, 2; experts 2 to 4 in one part each. */
+/* Expert 0 has copies in parts 0 and 1, expert 1 in parts 1 and 2; experts 2, 3 and 4 are in parts
+ * 0, 1 and 2. */
 static const uint32_t some_first[] = {0, 2, 4, 5, 6, 7}, some_place[] = {0, 2, 3, 4, 1, 5, 6},
                       some_part[] = {0, 0, 1, 1, 2, 1, 2};
 
@@ -37,21 +38,23 @@ static void expect_share(const uint8_t *distance, const int64_t *rows, const int
 
 static void known_rows_are_shared_as_by_hand(void)
 {
-    /* all equally near: parts have 4, 1 and 1 rows of experts without copies, and end with 7 */
+    /* all copies equally near: the parts have 4, 1 and 1 rows of the experts without copies, and
+     * end with 7 rows each */
     expect_share(NULL, (const int64_t[]){9, 6, 4, 1, 1}, (const int64_t[]){3, 6, 0, 6, 4, 1, 1});
     /* no rows, no shares */
     expect_share(NULL, (const int64_t[]){0, 0, 0, 0, 0}, (const int64_t[7]){0});
-    /* an own copy takes all rows, however full */
+    /* a copy on the own rank takes all rows, however full the rank is */
     expect_share((const uint8_t[]){COPY_OWN_RANK, COPY_OTHER_HOST, COPY_OTHER_HOST},
                  (const int64_t[]){9, 6, 4, 1, 1}, (const int64_t[]){9, 0, 3, 3, 4, 1, 1});
-    /* then one of the own host; the other expert's two copies are both there */
+    /* without one, copies on the own host take all rows: one copy of expert 0, both of expert 1 */
     expect_share((const uint8_t[]){COPY_OTHER_HOST, COPY_OWN_HOST, COPY_OWN_HOST},
                  (const int64_t[]){2, 6, 4, 1, 1}, (const int64_t[]){0, 2, 2, 4, 4, 1, 1});
-    /* of equally full parts the earlier copy gets the odd row */
+    /* of copies in equally full parts, the first gets the odd row */
     expect_share(NULL, (const int64_t[]){3, 0, 0, 0, 0}, (const int64_t[]){2, 1, 0, 0, 0, 0, 0});
 }
 
-/* The least that the fullest of three parts can have, over all ways to share two experts' rows. */
+/* Returns the least rows that the fullest of three parts can have, over all ways to share two
+ * experts' rows. */
 static int64_t least_fullest(const int64_t *rows)
 {
     int64_t least = INT64_MAX;
@@ -123,7 +126,7 @@ static struct expert_places *place_on(const struct layout *l, const int64_t *loa
     return p;
 }
 
-/* Checks the lists. Returns how many places the expert with the most has. */
+/* Checks the lists of places. Returns the largest number of places of an expert. */
 static uint32_t check_places(const struct layout *l, const struct expert_places *p)
 {
     const uint32_t n = l->model.arch->moe.n_experts, n_places = n + l->n_expert_copies;
@@ -157,7 +160,8 @@ static void the_hottest_expert_gets_copies(void)
     const struct layout l = make_layout(&arch, 4, 2, 2);
     const int64_t load[] = {60, 20, 10, 10};
     struct expert_places *p = place_on(&l, load, 2);
-    /* 60 becomes 30 twice, so then 30 is the most that a copy has; 20 is next */
+    /* the first copy is of expert 0, which is then on both parts with 30 rows each; the second is
+     * of expert 1, with 20 rows */
     check_places(&l, p);
     CU_ASSERT(p->first[1] - p->first[0] == 2 && p->first[2] - p->first[1] == 2);
     CU_ASSERT(p->part_of[p->place[p->first[2]]] != p->part_of[p->place[p->first[3]]]);
@@ -172,12 +176,12 @@ static void layers_without_a_load_have_places_too(void)
     const struct layout l = make_layout(&arch, 5, 4, 7);
     const int64_t load[5] = {0};
     struct expert_places *p = place_on(&l, load, 2);
-    CU_ASSERT(check_places(&l, p) == 4); /* two copies for each host at once */
+    CU_ASSERT(check_places(&l, p) == 4); /* an expert on both hosts gets two copies at once */
     CU_ASSERT(evenness(&l, p, load) == 0);
     expert_places_destroy(&p);
 }
 
-/* As many copies as there can be: each part has all experts. */
+/* With the largest number of copies, each part has all experts. */
 static void all_experts_may_stand_everywhere(void)
 {
     struct arch arch;
@@ -190,7 +194,7 @@ static void all_experts_may_stand_everywhere(void)
     expert_places_destroy(&p);
 }
 
-/* Every host has two copies at most; a rank reads those of its own host. */
+/* When each of two hosts has a copy of every expert, no row goes to the other host. */
 static void a_token_stays_on_its_host(void)
 {
     struct arch arch;
@@ -213,7 +217,7 @@ static void a_token_stays_on_its_host(void)
     expert_places_destroy(&p);
 }
 
-/* Loads that fall as 1 / (rank + shift), in a random order: shift 2 is steep, 40 nearly flat. */
+/* Loads that fall as 1 / (e + shift), in a random order: shift 2 is steep, 40 nearly flat. */
 static void make_load(uint32_t n, double shift, uint64_t *state, int64_t *load)
 {
     for (uint32_t e = 0; e < n; e++) load[e] = (int64_t)(1e6 / (e + shift));
@@ -226,7 +230,8 @@ static void make_load(uint32_t n, double shift, uint64_t *state, int64_t *load)
     }
 }
 
-/* Copies of an eighth of the experts bring the fullest part close to what no placement can beat. */
+/* With as many copies as an eighth of the experts, the fullest part is close to a bound that no
+ * placement can beat. */
 static void copies_make_ranks_even(void)
 {
     static const uint32_t parts[] = {2, 4, 8, 16, 32};
@@ -259,7 +264,7 @@ static void copies_make_ranks_even(void)
     CU_ASSERT(n_more_even > 30);
 }
 
-/* Not every number of copies suits the ranks, but one more costs little. */
+/* One more copy may make the parts less even, but by at most 8 %. */
 static void more_copies_hardly_hurt(void)
 {
     static const uint32_t per_host[] = {1, 2, 4, 8};
@@ -310,13 +315,13 @@ static void layouts_take_copies_from_flags(void)
     CU_ASSERT_EQUAL(layout_build(&m, 2, &f, &l).code, STATUS_OK);
     CU_ASSERT(l.n_expert_copies == 3 && layout_n_places(&l) == 11);
     CU_ASSERT(layout_experts(&l, 0).end == 5 && layout_experts(&l, 1).end == 11);
-    f.expert_copies = 100; /* each rank has all of them */
+    f.expert_copies = 100; /* more than are possible: each rank has all experts */
     CU_ASSERT_EQUAL(layout_build(&m, 2, &f, &l).code, STATUS_OK);
     CU_ASSERT_EQUAL(l.n_expert_copies, 8);
     const uint64_t with = weights_of(&l);
     f.expert_copies = 0;
     CU_ASSERT_EQUAL(layout_build(&m, 2, &f, &l).code, STATUS_OK);
-    /* in 32 layers four experts more, of three matrices in 2 bytes */
+    /* a rank has four more experts in each of 32 layers, of three matrices in 2 bytes an element */
     CU_ASSERT_EQUAL(with - weights_of(&l), 32ull * 4 * 3 * 4096 * 14336 * 2);
     f.expert_copies = 1;
     f.expert_load = NULL;

@@ -10,7 +10,7 @@
 
 enum { LAYERS = 3, PARTS = 2, EXPERTS = 5, UNIT = EXPERT_FILE_ALIGN };
 
-/* the middle layer is dense */
+/* The bytes of an expert's part, by layer * PARTS + part; the middle layer is dense. */
 static const uint64_t sizes[LAYERS * PARTS] = {2 * UNIT, UNIT, 0, 0, UNIT, 3 * UNIT};
 
 static struct expert_file_shape shape_of_test(void)
@@ -23,7 +23,7 @@ static struct expert_file_shape shape_of_test(void)
                                       .expert_bytes = sizes};
 }
 
-/* The bytes of experts [first, first + n) of a layer's part. */
+/* Returns the bytes of experts [first, first + n) of a layer's part, i = layer * PARTS + part. */
 static char *bytes_of(uint32_t i, uint32_t first, uint32_t n)
 {
     char *bytes = aligned_alloc(UNIT, n * sizes[i]);
@@ -56,7 +56,7 @@ static const char *write_copy(const char *name)
     return path;
 }
 
-/* Returns what opening and reading all experts returns. */
+/* Opens the copy and reads and compares all experts. Returns the first failure. */
 static struct status read_copy(const char *path, const struct expert_file_shape *shape)
 {
     struct expert_file *f = NULL;
@@ -150,7 +150,7 @@ static void cut_copies_are_refused(void)
     scratch_clear();
 }
 
-/* Any flipped bit is noticed, also in an expert's padding. */
+/* A flipped bit is noticed anywhere but in the padding behind the header and behind the index. */
 static void flipped_bits_are_noticed(void)
 {
     const struct expert_file_shape shape = shape_of_test();

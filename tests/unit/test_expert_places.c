@@ -83,15 +83,15 @@ static void known_loads_are_dealt_as_by_hand(void)
     CU_ASSERT(place[0] == 0 && place[3] == 1 && place[1] == 2 && place[2] == 3);
     /* 8 and 7 are placed first, 6 joins 7 and 5 joins 8: each part has two experts and 13 */
     CU_ASSERT_EQUAL(deal(&l, (const int64_t[]){5, 6, 7, 8}, of_part, place), 13);
-    /* the first part has one expert more; the second has room for only two */
+    /* the first of two parts has room for three experts, the second for two */
     struct arch other;
     const struct layout odd = make_layout(&other, 5, 2);
     CU_ASSERT_EQUAL(deal(&odd, (const int64_t[]){100, 0, 0, 1, 1}, of_part, place), 100);
     CU_ASSERT_EQUAL(of_part[0] + of_part[1], 102);
 }
 
-/* Parts get 17 | 15 14, then 12, and at 29 each the first gets 11: the greedy placement ends at 40.
- * Swapping 17 and 14 gives 37. */
+/* The greedy placement gives 17 to part 0, 15 and 14 to part 1, 12 to part 0 and, at 29 each, 11 to
+ * part 0, which ends at 40. Swapping 17 and 14 gives 37. */
 static void swaps_mend_what_greed_left(void)
 {
     int64_t of_part[8];
@@ -143,7 +143,7 @@ static void random_loads_never_get_less_even(void)
             n_better += most < by_id;
             n++;
             if (n_experts % ep == 0 && n_experts >= 8 * ep)
-                CU_ASSERT(most * ep * 100 <= sum * 103); /* 8 experts each even out well */
+                CU_ASSERT(most * ep * 100 <= sum * 103); /* 8 experts in a part even out well */
         }
     }
     CU_ASSERT(n_better > n / 2);
@@ -156,7 +156,7 @@ static void evenness_is_the_fullest_by_the_mean(void)
     const int64_t load[] = {0, 0, 0, 0, 3, 1, 2, 2};
     struct expert_evenness even;
     CU_ASSERT_EQUAL_FATAL(expert_evenness_of(&l, NULL, load, &even).code, STATUS_OK);
-    CU_ASSERT(even.mean == 1 && even.worst == 1); /* layer 0 does not count */
+    CU_ASSERT(even.mean == 1 && even.worst == 1); /* layer 0, without a load, does not count */
     const int64_t both[] = {6, 0, 2, 0, 3, 1, 2, 2};
     CU_ASSERT_EQUAL_FATAL(expert_evenness_of(&l, NULL, both, &even).code, STATUS_OK);
     CU_ASSERT(even.mean == 1.25 && even.worst == 1.5);
@@ -238,8 +238,8 @@ static struct status read_kept(const char *text, size_t n, bool *is_read, struct
     return st;
 }
 
-/* Torn counts, and those of something else, are ignored with a sentence; another model's are an
- * error. */
+/* Counts that are torn or of another form are ignored, and *why says so; counts of another model
+ * are an error. */
 static void kept_counts_may_be_torn(void)
 {
     static const char text[] = HEAD "[[],[1,0,7]]}\n";
@@ -247,7 +247,7 @@ static void kept_counts_may_be_torn(void)
     bool is_read;
     struct status why, st = read_kept(text, sizeof text - 1, &is_read, &why);
     CU_ASSERT(!status_failed(&st) && !status_failed(&why) && is_read);
-    for (size_t n = 0; n < sizeof text - 2; n++) { /* without the newline they are whole */
+    for (size_t n = 0; n < sizeof text - 2; n++) { /* without the newline the counts are whole */
         st = read_kept(text, n, &is_read, &why);
         CU_ASSERT(!status_failed(&st) && why.code == STATUS_INPUT && !is_read);
         CU_ASSERT_PTR_NOT_NULL(strstr(why.text, "/tmp/shoal-kept-"));

@@ -64,7 +64,7 @@ static uint64_t moves_in(const struct expert_places *a, const struct expert_plac
     return n;
 }
 
-/* How many places of a part hold the expert. */
+/* Returns how many places of a part hold the expert. */
 static uint32_t n_in_part(const struct layout *l, const struct expert_places *p, uint32_t layer,
                           uint32_t part, uint32_t e)
 {
@@ -75,7 +75,8 @@ static uint32_t n_in_part(const struct layout *l, const struct expert_places *p,
     return n;
 }
 
-/* No expert moves within its part: as many places change as experts are new in their part. */
+/* Checks that no expert moves within its part: as many places change as experts are new in their
+ * part. */
 static void check_stays(const struct layout *l, const struct expert_places *old,
                         const struct expert_places *p, uint32_t layer)
 {
@@ -103,7 +104,7 @@ static void a_hot_expert_moves_alone(void)
     memcpy(load + 8, (const int64_t[]){60, 10, 20, 10}, 4 * sizeof *load);
     struct expert_replan r;
     CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, NULL, &r).code, STATUS_OK);
-    /* 80 and 20 become 70 and 30: 2 and one of the others change places */
+    /* the parts' rows, 80 and 20, become 70 and 30: expert 2 (20) and one with 10 change places */
     CU_ASSERT(r.n_layers == 1 && r.n_moves == 2);
     CU_ASSERT(moves_in(old, r.places, 1) == 0 && moves_in(old, r.places, 2) == 2);
     CU_ASSERT(n_in_part(&l, r.places, 2, 0, 0) == 1 && n_in_part(&l, r.places, 2, 0, 2) == 0);
@@ -116,9 +117,9 @@ static void a_hot_expert_moves_alone(void)
     expert_places_destroy(&old);
 }
 
-/* In layer 2 the parts have {1 2 5} and {0 3 4}, and a new deal gives {2 3 4} and {0 1 5}: one
- * expert of each part would stay, two if the parts exchange their experts. They may if they are of
- * one host. */
+/* In layer 2 the parts have experts {1 2 5} and {0 3 4}, and a new deal gives {2 3 4} and {0 1 5}.
+ * Then one expert of each part stays; two stay if the parts exchange what they are dealt, which is
+ * allowed when both are on one host. */
 static void parts_of_a_host_may_exchange_all(void)
 {
     struct arch arch;
@@ -146,7 +147,7 @@ static void small_gains_move_nothing(void)
     const struct layout l = make_layout(&arch, 4, 2, 0);
     int64_t load[LAYERS * 4] = {0, 0, 0, 0, 500, 500, 500, 500, 500, 500, 500, 500};
     struct expert_places *old = place_on(&l, load, 2);
-    load[8] += 10; /* {0, 2} has 1010 and 15, {1, 3} 1000; another deal gives 1010 and 1005 */
+    load[8] += 10; /* {0, 2} has 1025 and {1, 3} 1000; another deal gives 1010 and 1015 */
     load[10] += 15;
     struct expert_replan r;
     CU_ASSERT_EQUAL_FATAL(expert_replan_make(&l, old, load, 0, NULL, &r).code, STATUS_OK);
@@ -157,8 +158,8 @@ static void small_gains_move_nothing(void)
     expert_places_destroy(&old);
 }
 
-/* The parts of layer 2 would have 80 and 20 of 100 rows, after two moves 70 and 30. Four times the
- * ten saved rows pay for two moves of 20 rows each, not of 21. */
+/* The parts of layer 2 have 80 and 20 of 100 rows, and after two moves 70 and 30. The ten saved
+ * rows, counted four times, pay for two moves of 20 rows each, not of 21. */
 static void moves_must_pay(void)
 {
     struct arch arch;
@@ -181,7 +182,7 @@ static void moves_must_pay(void)
     expert_places_destroy(&old);
 }
 
-/* A moved expert costs the more rows the more bytes its weights have. */
+/* The more bytes an expert's weights have, the more rows a move costs. */
 static void bytes_of_weights_count(void)
 {
     struct arch arch;
@@ -190,14 +191,15 @@ static void bytes_of_weights_count(void)
     CU_ASSERT_EQUAL(expert_move_rows(&l), 240);
     l.model.weights[CLASS_EXPERTS] = (struct layout_weight){.group = 32, .group_bytes = 18};
     CU_ASSERT_EQUAL(expert_move_rows(&l), 67);
-    l.n_expert_replicas = 4; /* each reads the expert, and has a fourth of the rows */
+    l.n_expert_replicas = 4; /* each replica reads the expert, and has a quarter of the rows */
     CU_ASSERT_EQUAL(expert_move_rows(&l), 270);
 }
 
 /* --- the ledger ------------------------------------------------------------------------------ */
 
-/* Two topics, and the load of a look at each in layer 2. The best places of either give the fullest
- * part 50 of 100 rows; in the other topic it then has 70. In the first places it has 60 in both. */
+/* The rows of each expert in layer 2 between two looks at the load, for two topics. With the best
+ * places for a topic, the fullest part has 50 of its 100 rows, and 70 of the other topic's. With
+ * the first places it has 60 rows of both topics. */
 static const int64_t topics[2][4] = {{40, 30, 20, 10}, {40, 10, 20, 30}};
 
 /* A job that looks at its counts, as job_experts.c does. */
@@ -223,7 +225,8 @@ static void watch_stop(struct watched *w)
     expert_places_destroy(&w->places);
 }
 
-/* Counts `times` looks' tokens of a topic, then looks. Returns whether experts moved. */
+/* Counts `times` times the rows of a topic, then looks at the load. Returns whether experts
+ * moved. */
 static bool watch_topic(struct watched *w, uint32_t topic, int64_t times)
 {
     int64_t load[LAYERS * 4];
@@ -242,8 +245,9 @@ static bool watch_topic(struct watched *w, uint32_t topic, int64_t times)
     return moves;
 }
 
-/* Two experts change places for 2 x 20 rows, and save 20 at each look that the topic stays. After
- * some looks the layer owes nothing, so each change of the topic is followed. */
+/* Two experts change places for 2 x 20 rows, and at each look for which the topic stays they save
+ * 20 rows (10 in the first turn). After some looks the layer owes nothing, so its experts move at
+ * each change of the topic. */
 static void moves_that_pay_leave_no_debt(void)
 {
     struct arch arch;
@@ -256,8 +260,8 @@ static void moves_that_pay_leave_no_debt(void)
     watch_stop(&w);
 }
 
-/* Topics that take turns with the looks: a move saves as much as it loses, so there is no other.
- * Once the text stays, experts move again, as longer waits count more tokens. */
+/* The topic changes at each look, so the first move loses as much as it saves, and no other
+ * follows. Once the topic stays, experts move again, because longer waits count more rows. */
 static void moves_that_do_not_pay_end(void)
 {
     struct arch arch;
@@ -279,14 +283,14 @@ static void debts_are_counted_in_rows(void)
     for (int64_t debt = 20; debt <= 21; debt++) {
         watch_start(&w, &arch, 10);
         w.ledger.debt[2] = w.ledger.price[2] = debt;
-        /* four times the 10 saved rows pay for two moves and 20 rows, not for 21 */
+        /* the 10 saved rows, counted four times, pay for two moves and a debt of 20 rows, not 21 */
         CU_ASSERT_EQUAL(watch_topic(&w, 0, 1), debt == 20);
         CU_ASSERT_EQUAL(w.ledger.debt[2], debt == 20 ? 40 : 21);
         if (debt == 20) {
             CU_ASSERT(!watch_topic(&w, 0, 1)); /* the places are the best, and saved 10 rows */
             CU_ASSERT_EQUAL(w.ledger.debt[2], 30);
             w.ledger.debt[2] = 35;
-            CU_ASSERT(!watch_topic(&w, 1, 1)); /* lost 10; no more than the price is owed */
+            CU_ASSERT(!watch_topic(&w, 1, 1)); /* lost 10 rows; the debt is at most the price */
             CU_ASSERT(w.ledger.debt[2] == 40 && w.ledger.price[2] == 40);
         }
         watch_stop(&w);
@@ -316,8 +320,8 @@ static void make_load(uint64_t *state, uint32_t n, int64_t *load)
     }
 }
 
-/* From even loads to random ones, with and without copies, on hosts of 1, 2 and 4 ranks: places are
- * as even as a new start would give, and fewer experts are read than a new start would read. */
+/* From one random load to another, with and without copies, on hosts of 1, 2 and 4 ranks: the new
+ * places are nearly as even as those of a new start, and fewer experts move. */
 static void random_loads_move_no_more_than_they_must(void)
 {
     uint64_t state = 7, n_moves = 0, n_fresh = 0;

@@ -71,7 +71,7 @@ static struct expert_stream *open_stream(const char *path, uint32_t n_slots, str
     return s;
 }
 
-/* Whether the layer's weights are those of the expert. */
+/* True when the layer's weights are those of the expert. */
 static bool is_expert(uint32_t layer, uint32_t x)
 {
     const uint32_t *gate = packed_of[layer][EXPERT_GATE][x].data;
@@ -103,7 +103,7 @@ static struct status run_block(struct expert_stream *s, uint32_t layer, const st
     return status_ok();
 }
 
-/* Each expert with probability `odds` of 100. */
+/* Draws needs: each expert with a probability of `odds` percent. Returns their number. */
 static size_t draw_needs(struct expert_need *out, unsigned odds, unsigned *state)
 {
     size_t n = 0;
@@ -135,7 +135,8 @@ static void any_memory_gives_the_experts(void)
     scratch_clear();
 }
 
-/* After some steps experts without rows are not read any more, and the memory holds those with. */
+/* After some steps experts without rows are not read any more, and all experts with rows stay in
+ * memory. */
 static void experts_without_rows_are_not_read(void)
 {
     struct expert_stream *s = open_stream(scratch("few.experts"), 24, NULL);
@@ -150,8 +151,8 @@ static void experts_without_rows_are_not_read(void)
     scratch_clear();
 }
 
-/* With memory for half the experts, half of it the ring, a pass reads about three quarters: no
- * expert of the home is dropped just before its next use. */
+/* With memory for half the experts, half of it the ring, a pass reads at most about three quarters
+ * of the experts: none of the home is dropped before its next use. */
 static void a_pass_reads_what_memory_lacks(void)
 {
     enum { SLOTS = LAYERS * LOCAL / 2, STEPS = 40 };

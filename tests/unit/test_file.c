@@ -1,4 +1,4 @@
-/* Replacing a file on file systems whose folders cannot be synced, or fail to be. */
+/* Replacing a file on file systems that cannot sync folders, or fail to. */
 #include "base/file.h"
 
 #include "util_serve.h"
@@ -11,9 +11,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int folder_error; /* the errno of an fsync of a folder; 0: as the system's */
+static int folder_error; /* the errno of an fsync of a folder; 0: the system's fsync is called */
 
-/* Stands for the C library's fsync in this program. */
+/* Replaces the C library's fsync in this program. */
 int fsync(int fd)
 {
     struct stat info;

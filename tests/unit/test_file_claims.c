@@ -41,7 +41,7 @@ static struct file_claims *claims_make(const char *job)
     return c;
 }
 
-/* Makes a lease that a process on another kernel renewed age_s seconds ago. */
+/* Makes a lease as a process on another host renewed it age_s seconds ago. */
 static void foreign_lease(const struct place *p, int age_s)
 {
     struct lease_owner o = lease_owner_self("Slurm job 7", 0);
@@ -171,7 +171,7 @@ static void an_orphan_is_known(void)
 {
     CU_ASSERT_EQUAL(state_under_launcher(0), LEASE_HELD);
     CU_ASSERT_EQUAL(state_under_launcher((int32_t)getppid()), LEASE_HELD);
-    /* the launcher was killed later, or before this process could look up its parent */
+    /* the launcher was killed after or before this process looked up its parent */
     CU_ASSERT_EQUAL(state_under_launcher((int32_t)getppid() + 1), LEASE_ENDING);
     CU_ASSERT_EQUAL(state_under_launcher(1), LEASE_ENDING);
 }
@@ -245,7 +245,8 @@ static void a_removed_lease_comes_back_and_a_replaced_one_is_lost(void)
     place_remove(&p);
 }
 
-/* As while a file server does not answer, or the right to enter a folder has run out. */
+/* A lease that cannot be read for a while is kept, as when a file server does not answer or the
+ * permission to enter a folder has expired. */
 static void a_lease_out_of_reach_is_not_lost(void)
 {
     struct place p;

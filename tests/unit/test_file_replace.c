@@ -167,7 +167,7 @@ static void a_target_is_a_regular_file_or_none(void)
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "found a device, which is left alone"));
     CU_ASSERT_PTR_NULL(target);
     unlink(p.path);
-    CU_ASSERT_EQUAL_FATAL(symlink("report", p.path), 0); /* to itself */
+    CU_ASSERT_EQUAL_FATAL(symlink("report", p.path), 0); /* a link to itself */
     st = file_target(p.path, &target);
     CU_ASSERT_EQUAL(st.code, STATUS_IO);
     CU_ASSERT_PTR_NULL(target);

@@ -286,7 +286,7 @@ static void a_command_takes_its_own_rows(void)
     const struct flag_table plan = {.groups = &group, .n_groups = 1, .command = IN_PLAN};
     const char *const wall[] = {"--wall", "red", NULL}, *const count[] = {"--count", "3", NULL};
     CU_ASSERT_EQUAL(parse_with(&jobs, wall, 0).st.code, STATUS_USAGE);
-    CU_ASSERT_EQUAL(parse_with(&jobs, wall, 0).v.wall, BLUE); /* its preset all the same */
+    CU_ASSERT_EQUAL(parse_with(&jobs, wall, 0).v.wall, BLUE); /* the preset stays */
     CU_ASSERT_EQUAL(parse_with(&jobs, count, 0).st.code, STATUS_OK);
     CU_ASSERT_EQUAL(parse_with(&plan, wall, 0).st.code, STATUS_OK);
     CU_ASSERT_EQUAL(parse_with(&plan, count, 0).st.code, STATUS_USAGE);
@@ -301,8 +301,8 @@ static struct strbuf settings_of(const struct values *v, const char *leave_out)
     return s;
 }
 
-/* The text must not change, because existing journals contain it. A new flag changes it only when
- * it is used. */
+/* The text must not change, because existing journals contain it. A flag with JOURNAL_CHANGED is in
+ * the text only if its value is not the preset. */
 static void settings_keep_what_changes_bytes(void)
 {
     const struct parsed none = PARSE(0, "--on");

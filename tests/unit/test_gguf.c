@@ -44,7 +44,7 @@ static void every_type_dequantizes_to_the_goldens_bits(void)
     gguf_close(&g);
 }
 
-/* The value of element n of a quantized row. */
+/* Returns the value of element n of quantized rows whose groups do not cross rows. */
 static float kept_value(struct quant_format f, const struct quant_block *b, size_t n)
 {
     const uint8_t byte = ((const uint8_t *)b->codes)[quant_is_nibbles(f.kind) ? n / 2 : n];
@@ -350,8 +350,8 @@ static void tensors_that_lie_are_refused(void)
     scratch_clear();
 }
 
-/* A_log in bf16 comes back exactly from -exp(A_log), also from a value one f32 beside it; others
- * come back as the logarithm. */
+/* An A_log that fits bf16 comes back exactly from -exp(A_log), also from the next f32 beside it;
+ * other decays d come back as log(-d). */
 static void decays_become_their_logarithms(void)
 {
     static const float narrow[] = {-6.5f, -0.40625f, 0.0078125f, 1.1171875f, 2.765625f};

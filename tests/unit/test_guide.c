@@ -78,7 +78,8 @@ static void what_is_not_understood_is_named(void)
     util_expect_refused(util_of_pattern, bad_patterns, sizeof bad_patterns / sizeof *bad_patterns);
 }
 
-/* With a vocabulary of bytes, compares the masks of a request with its texts, byte by byte. */
+/* With a vocabulary of bytes, compares the tokens that are allowed at each step with the bytes that
+ * the pattern accepts there. */
 static void tokens_fit_where_their_bytes_do(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -174,7 +175,7 @@ static void words_are_gathered_without_copying_them_all_each_time(void)
     strbuf_puts(&line, "{\"prompt\":\"q\",\"bad_words\":[\"wordy\"");
     for (int i = 1; i < WORDS; i++) strbuf_puts(&line, ",\"wordy\"");
     strbuf_puts(&line, "]}");
-    (void)n_of_encoding(t, " wordy"); /* the tokenizer remembers the word afterwards */
+    (void)n_of_encoding(t, " wordy"); /* puts the word into the tokenizer's cache */
     const uint64_t n_each = n_of_encoding(t, " wordy");
     struct request *r = NULL;
     (void)mem_fail_after(0);
@@ -244,8 +245,9 @@ static void expect_walks(const char *path, const char *line, const struct dfa *d
     tokenizer_destroy(&t);
 }
 
-/* Decoders that remove a space at the start, and decoders with tokens for bytes. */
-static void every_decoder_gives_the_form(void)
+/* The tokenizers include some whose decoder removes a space at the start, and some with tokens for
+ * bytes. */
+static void texts_of_every_decoder_match(void)
 {
     static const char *const names[] = {"llama2", "mistral", "gemma",         "spm", "legacy",
                                         "first",  "unigram", "unigram_bytes", "gpt2"};
@@ -263,7 +265,8 @@ static void every_decoder_gives_the_form(void)
     dfa_destroy(&d);
 }
 
-/* Requests with equal specs share a guide. Guides without users are freed in the end. */
+/* Requests with equal specs share a guide, also after a thousand other guides were made and lost
+ * their users. */
 static void equal_specs_share_a_guide(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -352,7 +355,7 @@ static void values_of_other_types_are_named(void)
  * same. */
 static void masks_are_made_again(void)
 {
-    enum { VOCAB = 1 << 20, STATES = 600 }; /* 128 KiB each */
+    enum { VOCAB = 1 << 20, STATES = 600 }; /* a mask takes 128 KiB */
     struct tokenizer *t = util_byte_tokenizer();
     struct request_rules rules = util_request_rules(t);
     rules.vocab_size = VOCAB;
@@ -417,7 +420,7 @@ void suite_guide(CU_pSuite suite)
     CU_ADD_TEST(suite, lists_of_tokens_and_words_are_kept_to);
     CU_ADD_TEST(suite, words_are_gathered_without_copying_them_all_each_time);
     CU_ADD_TEST(suite, no_token_left_ends_an_answer);
-    CU_ADD_TEST(suite, every_decoder_gives_the_form);
+    CU_ADD_TEST(suite, texts_of_every_decoder_match);
     CU_ADD_TEST(suite, equal_specs_share_a_guide);
     CU_ADD_TEST(suite, empty_fields_ask_for_nothing);
     CU_ADD_TEST(suite, values_of_other_types_are_named);

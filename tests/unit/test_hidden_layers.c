@@ -1,4 +1,4 @@
-/* The layers of --save-hidden: what is read, and what is refused. */
+/* The layers of --save-hidden: which lists are taken, and which are refused. */
 #include "arch/hidden_layers.h"
 
 #include <CUnit/CUnit.h>

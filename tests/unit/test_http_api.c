@@ -92,7 +92,7 @@ static void bad_key_files_are_refused(void)
     CU_ASSERT(http_keys_read(&k, "/nowhere/keys").code != STATUS_OK);
 }
 
-/* The string at error.NAME of an error's JSON. */
+/* True when error.NAME of an error's JSON is this string. */
 static bool error_has(const struct strbuf *s, const char *name, const char *value)
 {
     struct js_doc *doc = NULL;
@@ -128,7 +128,7 @@ static void errors_have_the_api_s_form(void)
     CU_ASSERT_EQUAL(http_status_of(HTTP_DRAINING_CODE), HTTP_UNAVAILABLE);
 }
 
-/* A call is parsed like the line with its body and custom_id; it may also be a stream. */
+/* A call is parsed like a line that has the same body and custom_id. */
 static void calls_are_read_like_lines(void)
 {
     static const char *const bodies[] = {"{\"prompt\":\"ab\",\"max_tokens\":3}",
@@ -161,7 +161,8 @@ static void calls_are_read_like_lines(void)
     tokenizer_destroy(&t);
 }
 
-/* Returns whether the call is refused, and its two values of streams. */
+/* Returns whether the call is refused. Sets *streams: it asks for a stream; *usage: and for the
+ * usage at the stream's end. */
 static bool refuses(const struct request_rules *rules, const char *body, bool *streams, bool *usage)
 {
     struct request *r = NULL;

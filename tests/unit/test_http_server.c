@@ -35,7 +35,7 @@ struct bench {
     atomic_bool ends;
     atomic_int n_taken, n_gone, n_wrong;
     uint64_t began_ns;
-    atomic_int n_untimely; /* calls whose arrival is not between began_ns and their taking */
+    atomic_int n_untimely; /* calls that arrived before began_ns or after they were taken */
 };
 
 /* ---- the lead: answers with the body, whole or in pieces ---- */
@@ -75,7 +75,7 @@ static void begin_answer(struct bench *b, struct exchange *x)
     strbuf_fini(&s);
 }
 
-/* Calls that begin with 'w' or 'p' wait until their clients have gone. */
+/* Ends the calls whose clients have gone. Calls that begin with 'w' or 'p' wait for that. */
 static void end_gone(struct bench *b)
 {
     struct strbuf s;
@@ -159,7 +159,8 @@ static bool send_call(int fd, const char *body, const char *headers)
            send(fd, body, strlen(body), MSG_NOSIGNAL) == (ssize_t)strlen(body);
 }
 
-/* Reads until the server closes; the bytes, NUL-terminated. */
+/* Reads until the server closes the connection. Returns the number of bytes; answer_bytes is
+ * NUL-terminated. */
 static size_t read_all(int fd, char answer_bytes[ANSWER_MAX])
 {
     size_t n = 0;
@@ -171,8 +172,8 @@ static size_t read_all(int fd, char answer_bytes[ANSWER_MAX])
     return n;
 }
 
-/* One call with this body. Returns the status; *n_found: how often the answer contains the body.
- */
+/* Makes one call with this body. Returns the status; *n_found: how often the answer contains the
+ * body. */
 static int call(const struct bench *b, const char *body, const char *headers, int *n_found)
 {
     static _Thread_local char bytes[ANSWER_MAX];
@@ -195,7 +196,8 @@ struct client {
     pthread_t thread;
 };
 
-/* Calls of three kinds in turn: whole, a stream, and one that leaves without its answer. */
+/* Makes calls of three kinds in turn: one gets a whole answer, one a stream, and one leaves without
+ * its answer. */
 static void *client(void *user)
 {
     const struct client *c = user;
@@ -261,8 +263,8 @@ static void a_piece_comes_before_the_end(void)
     stop(&b);
 }
 
-/* Three streams that have pieces: a new one, one that was sent 50 ms ago, one that was sent 100 ms
- * ago. No connection is behind them. */
+/* Three streams without connections have unsent pieces. One is new; the others sent their last
+ * pieces 50 ms and 100 ms ago. */
 static void pieces_of_many_streams_wait_for_others(void)
 {
     const uint64_t ms = 1000000, now = 5000 * ms;
@@ -282,7 +284,7 @@ static void pieces_of_many_streams_wait_for_others(void)
     http_server_send(&s, now);
     CU_ASSERT(x[0].sent_ns == now && x[2].sent_ns == now);
     CU_ASSERT(x[1].sent_ns == now - 50 * ms &&
-              x[1].is_unsent); /* 100 ms are over after two steps */
+              x[1].is_unsent); /* due 100 ms after its last piece, after the next call (30 ms) */
     s.n_writing = 600;
     http_server_send(&s, now + 30 * ms);
     CU_ASSERT(x[0].sent_ns == now && x[1].sent_ns == now + 30 * ms && x[2].sent_ns == now);
@@ -358,8 +360,8 @@ static int send_blanks(const struct bench *b, const char *head, size_t n, bool i
 
 #define HEAD "POST /v1/files HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
 
-/* A client sees 413 whether it announces the length or sends chunks, unless the body is so long
- * that it is not read. */
+/* A client gets 413 whether it announces the length or sends chunks. Only if chunks go on far
+ * beyond the limit, the server closes the connection without an answer. */
 static void long_bodies_are_refused(void)
 {
     const struct http_flags f = {.max_requests = 2};
@@ -389,7 +391,7 @@ static void a_body_without_memory_is_refused(void)
     char bytes[ANSWER_MAX];
     start(&b, &f);
     const int fd = connect_to(&b);
-    (void)mem_fail_after(2); /* 1 is the call itself */
+    (void)mem_fail_after(2); /* the first allocation is for the call, the second for its body */
     CU_ASSERT(fd >= 0 && send_call(fd, "one more", ""));
     (void)read_all(fd, bytes);
     (void)mem_fail_after(0);
@@ -401,7 +403,7 @@ static void a_body_without_memory_is_refused(void)
     stop(&b);
 }
 
-/* Adds to the count of all bodies, as other calls do. Returns the new count. */
+/* Adds n to the bytes of all bodies, as other calls do. Returns the new number. */
 static size_t add_bodies(struct http_server *s, int64_t n)
 {
     pthread_mutex_lock(&s->lock);
@@ -418,8 +420,9 @@ static bool await_bodies(struct http_server *s, size_t n)
     return add_bodies(s, 0) == n;
 }
 
-/* A call is refused in the middle of its body, because those of other calls fill the memory. It
- * keeps nothing of the part that it had sent, although its client sends the rest later. */
+/* A call is refused in the middle of its body, because the bodies of other calls fill the memory.
+ * The server keeps nothing of the part that it had received, although the client sends the rest
+ * later. */
 static void a_refused_call_keeps_no_body(void)
 {
     enum { PART = 1000, OTHERS = 256 << 20 };

@@ -12,8 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { N_IDS = 430000 }; /* two sorted files, and a rest in memory */
+enum { N_IDS = 430000 }; /* two sorted runs in the file, and a rest in memory */
 
+/* Adds the ids of the numbers from, from + step, ... below `to`. Returns how many were not fresh
+ * although want_fresh, or the reverse. */
 static unsigned add(struct id_set *s, int from, int to, int step, bool want_fresh)
 {
     unsigned n_wrong = 0;
@@ -41,7 +43,7 @@ static void ids_on_disk_are_known(void)
     CU_ASSERT(s.n_slots <= 1 << 18);
     CU_ASSERT_EQUAL(add(&s, 0, N_IDS, 37, false), 0);
     CU_ASSERT_EQUAL(add(&s, N_IDS, N_IDS + 50000, 1, true), 0);
-    /* an id that equals the number of the line that uses it later */
+    /* the id is the number of the line that repeats it, two lines later */
     const uint64_t line = s.n_lines + 3;
     const int n = snprintf(id, sizeof id, "%llu", (unsigned long long)line);
     struct status st = id_set_add(&s, id, (size_t)n, &fresh);
@@ -95,7 +97,8 @@ static void a_full_disk_loses_no_ids(void)
     util_file_remove(path);
 }
 
-/* If memory is missing when ids move to the file, all are found as before, and may move later. */
+/* If memory is missing when ids move to the file, all ids are found as before, and can move
+ * later. */
 static void missing_memory_loses_no_ids(void)
 {
     enum { N_FULL = 196608 }; /* the next id moves these */

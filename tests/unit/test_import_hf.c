@@ -16,12 +16,11 @@
 
 #define GOLDEN SOURCE_DIR "/tests/golden/imports/"
 
-/* A golden and the quantized format in which its linears are kept; "" for floats. Groups are those
- * of the source, except in o_proj and down_proj, where they are short enough that tp can cut them.
- */
+/* A golden, and the format in which its quantized linears are kept. Groups are those of the source,
+ * except in o_proj and down_proj, where they are short enough that tp can cut them. */
 static const struct import {
-    const char *name, *kind;
-    unsigned n_kept;
+    const char *name, *kind; /* kind: how the format's name begins; "": floats */
+    unsigned n_kept;         /* tensors of such a format */
 } imports[] = {
     {"gptq", "int4-g32", 7},      {"gptq-act", "", 0},
     {"gptq-all", "int4-asym", 7}, {"gptq-v2-8", "int8-asym-g32", 7},
@@ -53,7 +52,7 @@ static void print_failure(const char *what, const struct status *st)
     if (status_failed(st)) fprintf(stderr, "%s: %s\n", what, st->text);
 }
 
-/* The checksum of a tensor's values in `dtype`, as hexadecimal digits. */
+/* Writes the checksum of a tensor's values in `dtype` to out, as hexadecimal digits. */
 static void value_hash(struct ckpt *c, const struct ckpt_tensor *t, enum dtype dtype, char *out)
 {
     struct tensor_rows r;

@@ -73,7 +73,7 @@ static void gguf_codes_are_kept(void)
     CU_ASSERT_EQUAL(kept_equals_dequantized(GGUF "mixed.gguf", "int4-g32"), 7);
 }
 
-/* Sets one quantized value of a Q8_0 tensor to -128. */
+/* One quantized value of a Q8_0 tensor is -128, which shoal's int8 lacks. */
 static void a_code_of_minus_128_is_refused(void)
 {
     struct gguf *g = NULL;

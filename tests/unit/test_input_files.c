@@ -29,8 +29,8 @@ static void make_file(const char *name, const char *bytes, size_t n)
     fclose(f);
 }
 
-/* Files that are not made in the order of their names; b has no line end after its last line, c is
- * empty, d is compressed, and e begins with a byte order mark. */
+/* The files are not made in the order of their names. b and e have no line end after the last line,
+ * c is empty, d is compressed, and e begins with a byte order mark. */
 static const char *const names[] = {"e.jsonl", "b.jsonl", "d.jsonl", "c.jsonl", "a.jsonl"};
 enum { N_FILES = sizeof names / sizeof names[0], N_LINES = 11 };
 static const char *const lines[N_LINES] = {
@@ -99,9 +99,9 @@ static void patterns_are_sorted(void)
     strbuf_clear(&settings);
     CU_ASSERT_EQUAL(expand("b.jsonl", NULL, &f).code, STATUS_OK);
     input_files_settings(&f, &settings);
-    CU_ASSERT_EQUAL(settings.n, 0); /* one input may be renamed */
+    CU_ASSERT_EQUAL(settings.n, 0); /* a single input may be renamed */
     input_files_fini(&f);
-    make_file("a[1]", "", 0); /* a file's own name is no pattern */
+    make_file("a[1]", "", 0); /* the name of an existing file is no pattern */
     CU_ASSERT_EQUAL(expand("a[1]", NULL, &f).code, STATUS_OK);
     expect_names(&f, "a");
     unlink(f.paths[0]);
@@ -161,7 +161,7 @@ static void lines_end_with_their_file(void)
     CU_ASSERT_EQUAL_FATAL(line_reader_create_all(&f, 0, &r).code, STATUS_OK);
     CU_ASSERT_EQUAL(line_reader_check(r).code, STATUS_OK);
     CU_ASSERT_EQUAL(check_lines(r, 1), N_LINES + 1);
-    CU_ASSERT_EQUAL(line_reader_place(r, 4).path[strlen(dir) + 1], 'b'); /* also later */
+    CU_ASSERT_EQUAL(line_reader_place(r, 4).path[strlen(dir) + 1], 'b'); /* also of earlier lines */
     CU_ASSERT_EQUAL(line_reader_done(r), line_reader_size(r));
     CU_ASSERT(line_reader_is_repeatable(r) && line_reader_is_file(r, f.paths[1]));
     CU_ASSERT_FALSE(line_reader_is_file(r, "/dev/null"));

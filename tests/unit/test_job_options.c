@@ -1,5 +1,5 @@
-/* The table of a job's flags: every row is valid, and no two flags have the same name; and what one
- * flag settles for another. */
+/* The table of a job's flags: every row is valid, and no two flags have the same name. Also tests
+ * limits, and options that depend on others. */
 #include "job/drain.h"
 #include "job/job_private.h"
 
@@ -48,7 +48,7 @@ static void no_two_flags_have_one_name(void)
     }
 }
 
-/* Whether two sets of options have the same value of a flag. */
+/* True when two sets of options have the same value of a flag. */
 static bool same_value(const struct flag *f, const void *a, const void *b)
 {
     if (f->kind != FLAG_STRING) return memcmp(a, b, f->n_bytes) == 0;
@@ -138,7 +138,7 @@ static void folders_for_kv_blocks_are_checked_first(void)
         bool for_tier, for_store;
     } cases[] = {{"/tmp", true, true},
                  {"/dev/null", false, false},
-                 {"/tmp/shoal-none", false, true}, /* a store's folder is made */
+                 {"/tmp/shoal-none", false, true}, /* a store makes its folder */
                  {"/tmp/shoal-none/", false, true},
                  {"/tmp/shoal-none/store", false, false}};
     static struct job_options o;
@@ -215,7 +215,7 @@ static void a_capacity_keeps_steps_whole(void)
     }
 }
 
-/* The draft model is one rank's, but the memory is its host's: each rank there has a part less. */
+/* One rank runs the draft model, in the memory of its host, so each rank of that host gets less. */
 static void ranks_of_a_host_share_the_memory_of_a_draft_model(void)
 {
     CU_ASSERT_EQUAL(job_memory_part(4000, 0, 4), 600);

@@ -126,7 +126,8 @@ static void a_pipe_takes_no_journal(void)
     teardown();
 }
 
-/* Files that are only read, by whatever flag, are not written to. */
+/* The file of a further flag (here --svg or --json) must not replace a file that the job reads,
+ * whatever flag names that file. */
 static void a_file_of_another_flag_replaces_none(void)
 {
     setup();
@@ -215,7 +216,7 @@ static void empty_names_are_refused(void)
     teardown();
 }
 
-/* Whether a job with this --input may write `other`, which does not exist yet. */
+/* Returns the status of a job with this --input that writes `other`, which does not exist yet. */
 static enum status_code check_pattern(const char *name)
 {
     char given[128];
@@ -229,7 +230,8 @@ static enum status_code check_pattern(const char *name)
     return st.code;
 }
 
-/* Whether a job whose --input is a pattern in the current folder may write to stdout. */
+/* Returns the status of a job whose --input is a pattern in the current folder, and which writes to
+ * stdout. */
 static enum status_code check_stdout(void)
 {
     char before[4096];
@@ -256,7 +258,7 @@ static void outputs_that_a_pattern_will_match_are_refused(void)
     CU_ASSERT_EQUAL(check_pattern("i*"), STATUS_OK);
     CU_ASSERT_EQUAL(check_pattern("in.jsonl"), STATUS_OK);
     CU_ASSERT_EQUAL(check_stdout(), STATUS_OK);
-    CU_ASSERT_EQUAL(check_pattern("../../tm[p]"), STATUS_OK); /* a file there would be called tmp */
+    CU_ASSERT_EQUAL(check_pattern("../../tm[p]"), STATUS_OK); /* only /tmp itself can match */
     teardown();
 }
 

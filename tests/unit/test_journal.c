@@ -162,7 +162,7 @@ static void a_damaged_output_is_mended(void)
         n_wrong += status_failed(&out.st) || !util_job_is_expected(&job);
     }
     CU_ASSERT_EQUAL(n_wrong, 0);
-    unlink(job.output); /* also after the end of the job */
+    unlink(job.output); /* the output is mended also after the end of the job */
     util_job_run(&job, UTIL_TO_THE_END, false, &out);
     CU_ASSERT_FALSE(status_failed(&out.st));
     CU_ASSERT_TRUE(util_job_is_expected(&job));
@@ -181,7 +181,7 @@ static void a_finished_job_does_nothing_again(void)
     CU_ASSERT_TRUE_FATAL(out.done);
     struct stat before, after;
     CU_ASSERT_EQUAL(stat(job.journal, &before), 0);
-    job.o.n_blocks = 0; /* the error is found before a scheduler is created */
+    job.o.n_blocks = 0; /* so no scheduler is created; a complete job needs none */
     struct status st = lead_create(&job.o, &lead);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     CU_ASSERT_TRUE(lead_is_complete(lead));
@@ -215,7 +215,7 @@ static void run_from_elsewhere(struct util_job *job, const char *more, bool is_f
         ends[0] = open(path, O_RDONLY);
         util_file_remove(path);
     } else {
-        CU_ASSERT_FATAL(lines.n < 60000); /* the capacity of a pipe */
+        CU_ASSERT_FATAL(lines.n < 60000); /* less than a pipe's capacity, so write does not wait */
         CU_ASSERT_EQUAL(write(ends[1], lines.data, lines.n), (ssize_t)lines.n);
     }
     close(ends[1]);

@@ -1,4 +1,5 @@
-/* The parts of a journal: its index over many lines, the set of ids, and failures at failpoints. */
+/* Parts of a journal: its index over many lines, its settings and the set of ids. Also tests the
+ * parser of failpoints. */
 #include "serve/journal/journal_index.h"
 
 #include "base/failpoint.h"
@@ -94,8 +95,8 @@ static void a_long_journal_is_read_in_bounded_memory(void)
     unlink(path);
 }
 
-/* Writes the magic and two records whose bytes are "a=1"; the first has this type. Returns the
- * settings of the first n_kept bytes; mem_free. */
+/* Writes a journal of two records whose bytes are "a=1", the first of type `first`, and cuts it to
+ * n_kept bytes. Returns its settings, which the caller frees with mem_free. */
 static char *settings_of(enum journal_type first, size_t n_kept)
 {
     char path[] = "/tmp/shoal-journal-XXXXXX", *settings = NULL;
@@ -178,8 +179,8 @@ static void every_answer_of_a_line_is_found(void)
     unlink(path);
 }
 
-/* An id that is its line's number costs one bit. Of equal ids of any kind the first is new, also
- * when part of the ids came from a journal. */
+/* An id that is its line's number takes no slot of the table. Of equal ids of any kind only the
+ * first is new, also when part of the ids came from a journal. */
 static void equal_ids_are_found_of_every_kind(void)
 {
     enum { N_IDS = 4000 };

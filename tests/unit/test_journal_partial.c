@@ -15,8 +15,8 @@ static const char *const kinds[] = {
     "\"n\":5,\"logprobs\":1,\"seed\":9",
     "\"num_beams\":4,\"n\":2",
     "\"num_beams\":3,\"early_stopping\":\"never\",\"length_penalty\":2",
-    /* the first answers end some runs before the last, and the prompt belongs to the first answer
-     */
+    /* the first answers end some runs before the last answer does, and the prompt's
+     * log-probabilities belong to the first answer */
     "\"n\":5,\"prompt_logprobs\":2,\"seed\":9",
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds, N_TOKENS = 90 };
@@ -58,7 +58,7 @@ static void a_row_longer_than_every_run_comes_to_its_end(void)
     }
 }
 
-/* Tokens written by a drain are not sampled again, except one token if the prompt has to be
+/* Tokens that a drain wrote are not sampled again, except one token if the prompt has to be
  * computed again. */
 static void nothing_is_computed_twice(void)
 {
@@ -113,7 +113,7 @@ static void what_does_not_fit_a_row_is_left_or_refused(void)
     int32_t words[64] = {'a', 'b', 'c', 'd'};
     const char *bytes = (const char *)words;
     const struct journal_record left[] = {
-        {.values = {0, 0, 0, 12}, .bytes = bytes, .n_bytes = 24},   /* of another kind */
+        {.values = {0, 0, 0, 12}, .bytes = bytes, .n_bytes = 24},   /* items of another size */
         {.values = {3, 0, 0, 4}, .bytes = bytes, .n_bytes = 16},    /* its beginning is missing */
         {.values = {0, 0, 9, 4}, .bytes = bytes, .n_bytes = 16},    /* one answer more than the
                                                                        line has */
@@ -142,8 +142,8 @@ static void what_does_not_fit_a_row_is_left_or_refused(void)
     }
 }
 
-/* A search's state is cut and changed anywhere. It is accepted or refused, and the job continues.
- */
+/* A search's state is cut or changed at any byte. Either the job refuses the state, or it runs to
+ * its end. */
 static void a_search_in_a_damaged_state_does_no_harm(void)
 {
     struct util_job job;
@@ -155,7 +155,7 @@ static void a_search_in_a_damaged_state_does_no_harm(void)
     util_job_run(&job, 5, true, &out);
     strbuf_init(&journal);
     util_read_file(job.journal, &journal);
-    /* the last record is the commit; the one before it is the search's */
+    /* finds the record with the search's state */
     uint32_t n_state = 0;
     size_t at = JOURNAL_MAGIC_BYTES, state = 0;
     for (; at + JOURNAL_FRAME_BYTES < journal.n; at += JOURNAL_FRAME_BYTES + n_state) {

@@ -1,4 +1,4 @@
-/* Numbers that are too large: which texts are rounded, and which are no JSON. */
+/* Numbers that are too large: which texts are rounded, and which are no JSON. Places of errors. */
 #include "base/json.h"
 
 #include <CUnit/CUnit.h>
@@ -58,7 +58,8 @@ static void malformed_numbers_stay_errors(void)
     }
 }
 
-/* An error in a text of one line names no line 1: callers know the line's number in its file. */
+/* An error in a text of one line names the column alone: callers know the line's number in its
+ * file. */
 static void only_texts_of_lines_have_line_numbers(void)
 {
     struct js_doc *doc = NULL;

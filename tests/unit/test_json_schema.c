@@ -195,7 +195,7 @@ static void schemas_take_their_texts(void)
     util_expect_forms(util_of_schema, schemas, sizeof schemas / sizeof *schemas);
 }
 
-/* A random decimal number of one to eight digits near the bounds below. */
+/* Writes a random decimal number from -2000 to 2000, with up to three digits behind the point. */
 static void draw_decimal(uint32_t *lot, char text[16])
 {
     *lot = *lot * 1664525 + 1013904223;
@@ -209,7 +209,8 @@ static void draw_decimal(uint32_t *lot, char text[16])
         snprintf(text, 16, "%s%d.%0*d", n < 0 ? "-" : "", abs(n) / scale, n_behind, abs(n) % scale);
 }
 
-/* For many bounds, a decimal number is accepted exactly when its double is between the bounds. */
+/* For many bounds, a decimal number is accepted exactly when its double is between the bounds and
+ * the text is not -0. */
 static void numbers_are_those_between_their_bounds(void)
 {
     uint32_t lot = 7;
@@ -240,8 +241,8 @@ static void numbers_are_those_between_their_bounds(void)
     CU_ASSERT(n_taken > 5000 && n_refused > 5000);
 }
 
-/* A bound of one to seventeen digits between 1e-6 and 1e14; every third is a power of two or a
- * neighbour of one. */
+/* Returns a bound between about 1e-6 and 1e14: about every third a power of two or a double beside
+ * one, the others decimals of one to seventeen digits. */
 static double draw_bound(uint32_t *lot)
 {
     *lot = *lot * 1664525 + 1013904223;
@@ -255,7 +256,7 @@ static double draw_bound(uint32_t *lot)
     return strtod(text, NULL);
 }
 
-/* Writes a decimal of fifteen digits in all, `steps` of its last digits away from x. */
+/* Writes the decimal of fifteen digits that is nearest to x, plus `steps` in its last digit. */
 static void print_beside(double x, int steps, bool is_negative, char text[32])
 {
     int n_whole = 1;
@@ -265,8 +266,9 @@ static void print_beside(double x, int steps, bool is_negative, char text[32])
     snprintf(text, 32, "%s%lld.%0*lld", is_negative ? "-" : "", v / scale, n_behind, v % scale);
 }
 
-/* The longest decimals stay on their side of a bound, too: read as doubles, those beside it are
- * accepted exactly when they are beyond it, or equal and the bound is included. */
+/* The longest decimals that are accepted have fifteen digits. Beside a bound, too, such a decimal
+ * is accepted exactly when its double is on the right side of the bound, or equals it and the bound
+ * is included. */
 static void long_decimals_do_not_round_to_a_bound(void)
 {
     uint32_t lot = 11;
@@ -380,7 +382,7 @@ static void what_is_not_understood_is_named(void)
     util_expect_refused(util_of_schema, bad_schemas, sizeof bad_schemas / sizeof *bad_schemas);
 }
 
-/* Repeats `part` n times, with the number of the repetition if `part` contains %d. */
+/* Writes `part` n times, separated by commas; a % in it becomes the number of the repetition. */
 static void repeat(struct strbuf *out, const char *before, const char *part, int n,
                    const char *after)
 {
@@ -412,7 +414,7 @@ static uint64_t steps_of(const char *before, const char *part, int n, const char
     return work.n_steps;
 }
 
-/* Twice as many values or members take about twice as many steps. */
+/* Twice as many values or members take less than three times as many steps. */
 static void work_grows_with_the_schema_and_no_faster(void)
 {
     static const char *const grown[][3] = {
@@ -431,8 +433,7 @@ static void work_grows_with_the_schema_and_no_faster(void)
     }
 }
 
-/* Small schemas that need much work: compiling stops soon after the limit, and the error names the
- * limit. */
+/* Schemas that need too much work: compiling stops soon after the limit, with an error. */
 static void work_is_bounded(void)
 {
     static const char *const large[][3] = {
