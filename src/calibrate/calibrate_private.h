@@ -28,11 +28,11 @@ struct calib_unit {
     uint32_t expert, n_in;
     struct calib_member *members; /* [n_members], part of the layer's array */
     uint32_t n_members;
-    bool is_quantized; /* at least one member is quantized */
-    bool is_wanted;    /* the current pass captures its input */
-    struct hessian h;  /* this rank's rows */
-    float *s;          /* owned [n_in] scales of the input; NULL: none */
-    double errors[AWQ_TRIED];
+    bool is_quantized;        /* at least one member is quantized */
+    bool is_wanted;           /* the current pass captures its input */
+    struct hessian h;         /* this rank's rows */
+    float *s;                 /* owned [n_in] scales of the input; NULL: none */
+    double errors[AWQ_TRIED]; /* output error of each try (AWQ) */
 };
 
 /* Describes input rows of one unit that were captured in one sequence. */

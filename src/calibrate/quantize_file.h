@@ -42,8 +42,9 @@ uint64_t quantize_file_needed(const struct quantize_file *q);
 /* Local. Copies config and the other texts. Errors: STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
 struct status quantize_texts(struct quantize_file *q);
 
-/* Local; the team's threads divide the rows. Writes tensor i as its choice says, quantized by RTN.
- * Errors: STATUS_INPUT names the tensor (values that are not finite), STATUS_IO, STATUS_MEMORY. */
+/* Local; the team's threads divide the rows. Writes tensor i as its choice says: copied, converted
+ * or quantized by RTN. Errors: STATUS_INPUT names the tensor (values that are not finite),
+ * STATUS_IO, STATUS_MEMORY. */
 struct status quantize_tensor(struct quantize_file *q, size_t i);
 
 /* Local. Writes the texts, then all tensors in the order of their names, except tensors i with

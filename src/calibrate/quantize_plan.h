@@ -66,9 +66,9 @@ struct status quantize_choose(const struct ckpt *c, const struct arch *m,
 /* Local. Sets the leaves (K-blocks) of all choices from their formats. All row-parallel tensors of
  * a role have leaves of the same length (in o_proj: of the same number of heads), a multiple of the
  * largest group among them and, in o_proj, of value_dim: 256 to 512 columns if the tensor is long
- * enough, else fewer, so that ranks can divide at least 4 leaves (2 in experts). A role whose
- * tensors are all kept or plain keeps its stored leaves. Call this function again after changing a
- * choice. Errors: STATUS_INPUT. */
+ * enough, else fewer columns, so that there are at least 4 leaves (2 in experts) for ranks to
+ * divide. A role whose tensors are all kept or plain keeps its stored leaves. Call this function
+ * again after changing a choice. Errors: STATUS_INPUT. */
 struct status quantize_leaves(const struct ckpt *c, const struct arch *m,
                               struct quantize_choice *choices);
 

@@ -88,8 +88,8 @@ static void subtract_piece(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* Computes columns [k0, k1) of the rows below, then subtracts their products from everything to the
- * right. */
+/* Computes columns [k0, k1) of the rows from k1 on, then subtracts their products from the columns
+ * to the right. */
 static void factor_rest(struct team *team, struct factor_job *j)
 {
     share_run(team, j->n - j->k1, PIECE_ROWS, solve_piece, j);

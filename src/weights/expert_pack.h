@@ -5,10 +5,10 @@
 
 #include "weights/weights.h"
 
-/* Bytes of the largest expert's part of any rank, and of all experts in one copy; 0 for a model
- * without experts. */
+/* Both are 0 for a model without experts. */
 struct expert_pack_sizes {
-    uint64_t expert_bytes, all_bytes;
+    uint64_t expert_bytes; /* the largest part of an expert that a rank holds */
+    uint64_t all_bytes;    /* all experts in the packed copy */
 };
 
 /* Local. Sets *out to the sizes for a checkpoint and a layout. Errors: STATUS_MEMORY. */

@@ -27,7 +27,7 @@ enum {
 
 struct expert_stream;
 
-/* Experts whose rows this rank computes, in a block's order of computation. */
+/* One expert whose rows this rank computes. A block's needs are in the order of computation. */
 struct expert_need {
     uint32_t expert; /* counted from the rank's first place */
     size_t n_rows;

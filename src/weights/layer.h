@@ -6,12 +6,12 @@
 
 #include "kernels/kern.h"
 
-/* Weights of compressed attention that turn rows into an entry, or into its index key. */
+/* Weights of compressed attention that turn rows into an entry, or into its index key: kv gives a
+ * row's values, and gate the logits of the weights with which an entry sums the values. */
 struct pool_weights {
-    struct packed kv,
-        gate;    /* [channels, D]: give a row's values, and the logits of their weights */
-    float *bias; /* [rate, channels]: added to the logits, by the row's position */
-    float *norm; /* [elements of an entry] */
+    struct packed kv, gate; /* [channels, D] */
+    float *bias;            /* [rate, channels] added to the logits, by the row's position */
+    float *norm;            /* [elements of an entry] */
 };
 
 /* Weights of hyper-connections: how a block (attention or FFN) reads and writes n residual

@@ -22,7 +22,7 @@ struct status weights_check(const struct arch *m, const struct ckpt *c, struct l
 /* Local. True when the model may have a prediction layer and the checkpoint has tensors of it. */
 bool weights_may_predict(const struct arch *m, const struct ckpt *c);
 
-/* Mapped memory that tensors are cut from. */
+/* Memory that tensors are cut from. */
 struct weights_block {
     void *base; /* owned */
     size_t n_bytes, n_used;

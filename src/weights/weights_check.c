@@ -42,8 +42,8 @@ static struct status check_tensor_shape(const struct checking *k, const struct w
                        ckpt_path(k->c), s->name, expected, found);
 }
 
-/* Records a tensor's leaf length. All row-parallel tensors of a role must have the same length (of
- * o_proj: the same number of heads), because a layout has one per role. */
+/* Records a tensor's leaf length. All row-parallel tensors of a role must have leaves of the same
+ * length (of o_proj: of the same number of heads), because a layout has one length for a role. */
 static struct status take_leaf(const struct checking *k, const struct weight_spec *s,
                                const struct ckpt_tensor *t)
 {

@@ -1,4 +1,4 @@
-/* Turns loaded numbers into those that the ops take. */
+/* Converts loaded parameters to the values that the ops take, and checks tables of experts. */
 #include "kernels/elementary.h"
 #include "weights/weights_private.h"
 

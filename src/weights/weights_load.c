@@ -246,8 +246,8 @@ static struct status weights_load_make_plain(struct weights *w, keep_fn *keep_in
     return op_check_weight(w->kern, &out[0]);
 }
 
-/* True for the linears that a device's library may compute; all tokens pass them. A router always
- * uses the runtime's own arithmetic. */
+/* True for the linears that a device's library may compute: those that all tokens pass, except
+ * routers, which always use the runtime's own arithmetic. */
 static bool is_dense(const struct weight_spec *s)
 {
     switch (s->role) {
@@ -282,8 +282,8 @@ static struct status make_heads(struct weights *w, const struct packed *like, ui
     return weights_load_make_plain(w, keep_array, n, *out);
 }
 
-/* Makes each head's k_b, which takes q into the space of the latents, and v_b, which takes the
- * output out of it; take_latent fills them with the head's rows of kv_b, k_b's transposed. */
+/* Makes each head's k_b, which maps q into the space of the latents, and v_b, which maps the output
+ * out of it; take_latent fills them with the head's rows of kv_b, k_b with transposed ones. */
 static struct status make_latent(struct weights *w, const struct arch *m, struct target *t)
 {
     struct latent_weights *latent = &layer_of(w, &t->spec)->attention.latent;
