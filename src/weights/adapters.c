@@ -18,7 +18,7 @@
 /* A tensor of an adapter, and the slab of it that this rank holds. */
 struct adapter_target {
     const struct ckpt_tensor *tensor;
-    const struct arch_tensor *linear; /* borrowed: the row of its linear in the table */
+    const struct arch_tensor *linear; /* borrowed: its linear's row in the table of tensors */
     uint32_t layer;                   /* in the model */
     enum adapter_site site;
     bool is_b;
@@ -33,7 +33,7 @@ struct adapter_loading {
     struct adapter *adapter;
     struct ckpt *ckpt;              /* the adapter's */
     struct js_doc *config;          /* of the adapter */
-    struct weights_cut cut;         /* of the place */
+    struct weights_cut cut;         /* of this rank's place */
     struct adapter_target *targets; /* [n_targets] for each tensor of the file, those of the linears
                                        that its rows belong to */
     size_t n_targets;
@@ -375,7 +375,7 @@ static struct status adapter_read(struct adapter_loading *ld)
     return loader_run(&job, NULL);
 }
 
-/* **Collective (world)**. Loads one adapter after the others of `to`. */
+/* **Collective (world)**. Loads one adapter and appends it to `to`. */
 static struct status adapter_load(const struct weights_source *from, const struct weights *base,
                                   const struct adapter_file *file, struct adapters *to)
 {

@@ -56,7 +56,7 @@ struct adapter_layer {
 struct adapter {
     const char *name;             /* borrowed from the source */
     struct ckpt_digest digest;    /* of its checkpoint */
-    struct adapter_layer *layers; /* [layers of the stage] */
+    struct adapter_layer *layers; /* owned [layers of the stage] */
 };
 
 struct adapters {
