@@ -25,8 +25,8 @@ class AuditTest:
                       for i in range(N_LINES)]
         self.lines[3] = {"prompt": "Twice", "n": 2, "max_tokens": 6, "logprobs": 2}
         self.lines[4] = {"prompt": "Bad", "temperature": -1}
-        self.lines[5] = {"prompt": "Again", "custom_id": "1"}  # line 1's own number
-        self.lines[6]["custom_id"] = "9"  # so line 9, which has no id, gets another name
+        self.lines[5] = {"prompt": "Again", "custom_id": "1"}  # line 1's id by its number
+        self.lines[6]["custom_id"] = "9"  # so line 9, which has no id, gets another than its number
         write_lines(self.input, self.lines)
 
     def job(self, *flags, command="generate", ranks=0, given=None, output=None):

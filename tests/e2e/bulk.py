@@ -14,7 +14,7 @@ from program import REPO, Shoal, expect, main_of, peak_kib, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 LAYOUT = ["--tp", "2", "--pp", "2", "--dp", "2"]
-GROWTH_MAX_KIB = 48 * 1024  # of the largest rank, from 500 to 20,000 lines
+GROWTH_MAX_KIB = 48 * 1024  # from 500 to 20,000 lines, on one rank
 
 
 def bulk_lines(n):
@@ -30,7 +30,7 @@ def bulk_lines(n):
 
 
 def many_lines(n):
-    """Lines that are error rows or answer one token: a large file with little work."""
+    """Lines that give an error row or one token: a large file with little work."""
     return [dict(custom_id=f"m{i}", prompt="word " * 300 if i % 16 else "word", max_tokens=1,
                  top_p=2 if i % 16 else 1) for i in range(n)]
 

@@ -35,7 +35,7 @@ KEPT = {
         "code for code, in int4-g32: 7, the first is lm_head.weight",
         "dequantized to f16: 1, the first is model.layers.0.block_sparse_moe.experts.w2.weight"],
 }
-# Sources, flags of convert, formats: one with a policy, two from quantized sources.
+# Sources, flags of convert, formats. One has a policy; the others' sources are quantized already.
 ROUNDED = [(GOLDENS / "deepseek-v3-fp8" / "hf", [], (["int4-g32"], ["int8"])),
            (GOLDENS / "deepseek-v3-fp8" / "hf", FLOATS, (["int4-g32"],)),
            (GOLDENS / "qwen3-moe-mixed" / "hf", ["--dtype", "f16"],
@@ -77,7 +77,8 @@ class ConvertTest:
         print(f"  {len(KEPT)} quantized sources: codes kept by default, and said")
 
     def check_format(self):
-        """One pass makes the bytes of convert and quantize, from 1 and 4 ranks, and says what was lost."""
+        """convert --format makes the bytes of convert and then quantize, from 1 and 4 ranks, and
+        reports the same error."""
         kept, want, found = (self.work / f"{name}.h5" for name in ("kept", "want", "found"))
         for source, flags, formats in ROUNDED:
             self.shoal.must("convert", source, kept, *flags)
@@ -134,7 +135,8 @@ class ConvertTest:
         print("  refusals: one sentence from one rank and from three")
 
     def check_unused(self):
-        """Prediction layers beyond the first, its copies of the embedding, and indexers are named and left out."""
+        """A prediction layer's copy of the embedding, a second such layer and an indexer are left
+        out, and convert says so."""
         plain, folder = GOLDENS / "deepseek-v3" / "hf", self.work / "more"
         shutil.copytree(plain, folder)
         data = (plain / "model.safetensors").read_bytes()
@@ -195,7 +197,8 @@ class ConvertTest:
         return folder
 
     def kill_while_it_writes(self, argv, target):
-        """Repeated when the file was whole before this process got a CPU, also if the convert had not ended yet."""
+        """Kills a convert while it writes. If the file was complete before this process got a CPU,
+        it tries again."""
         for _ in range(5):
             before = set(self.work.iterdir())
             with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -223,7 +226,7 @@ class ConvertTest:
             argv = [TESTS / "mpirun.sh", ranks] if ranks > 1 else []
             argv = [str(a) for a in (*argv, self.shoal.path, "convert", source, target, *flags)]
             self.kill_while_it_writes(argv, target)
-            # ranks outlive a killed mpirun for a moment and may finish: then the file is whole
+            # ranks outlive a killed mpirun for a moment and may finish the file
             end = time.monotonic() + HANGS_S
             while processes_with(str(target)):
                 expect(time.monotonic() < end, f"{ranks} ranks: a killed convert still runs")

@@ -41,7 +41,8 @@ def f32(x):
 
 
 def u8(x):
-    """The nearest of the codes 0 to 254, in steps of 1/16; half-way to the larger probability."""
+    """x rounded to steps of 1/16, at least -254/16; a half-way value becomes the larger
+    probability."""
     whole, part = divmod(-x * 16, 1)
     return -min(whole + (part > 0.5), 254) / 16
 
@@ -142,7 +143,8 @@ class DistillTest:
         self.same("small")
 
     def kills(self):
-        """Killed at every failpoint and resumed; what a kill leaves is no file, or a whole one."""
+        """Jobs are killed at every failpoint and resumed. A kill leaves either no file or a whole
+        one."""
         flags, saved = ["--save-logprobs-k", K], self.work / "killed.h5"
         whole = (self.work / "whole.h5").read_bytes()
         for point in KILLS:
@@ -202,7 +204,7 @@ class DistillTest:
         expect(len(self.saved("none")) == 1, "rows of no lines")
 
     def example(self):
-        """The example is Python; where h5py is installed, it reads what the dump has."""
+        """The example compiles; where h5py is installed, it reads the same values as the dump."""
         path = REPO / "integrations" / "distill.py"
         code = compile(path.read_text(), str(path), "exec")
         if importlib.util.find_spec("h5py") is None:

@@ -82,7 +82,8 @@ class DraftTest:
         return self.output.read_bytes(), found
 
     def check(self, name, base, draft, *flags, ranks=0):
-        """The rows are `base`. Returns which part of the draft model's tokens was right."""
+        """The rows are `base`. Returns the fraction of the draft model's tokens that were right,
+        and the report."""
         rows, found = self.run("--draft", draft, *flags, ranks=ranks)
         n, n_right = found["model_drafts"], found["right_model_drafts"]
         print(f"{name}: {n_right} of {n} right, {found['steps']} steps, {found['preemptions']} preemptions")
@@ -116,7 +117,9 @@ class DraftTest:
 
     def check_resume(self, base):
         """Killed with a draft model and resumed without one, or with another one: the journal keeps no draft
-        model. Commits go by the clock, so it takes the first that leaves something to resume, if any does."""
+        model. Commits go by the clock, so it tries later and later commits until a kill leaves
+        something to resume.
+        """
         few = ["--max-batch", 3, "--checkpoint-tokens", 5]
         ways = [["--draft", DEMO, "--speculate", 3], [], ["--draft", self.bad, "--speculate", 2], ["--draft", self.int4]]
         for first, then in zip(ways, ways[1:] + ways[:1], strict=True):
@@ -166,7 +169,7 @@ class DraftTest:
         self.refused("a rank needs at least ", "--draft", DEMO, *bound)
 
     def check_dry_run(self):
-        """A dry run reads the draft model's file and tokens if it has a model's."""
+        """A dry run checks the draft model's file and tokens, then leaves the draft model out."""
         dry = ["--dry-run", "--draft"]
         done = self.shoal.must(*self.argv("--restart", *dry, DEMO))
         expect("the draft model (--draft) is left out" in done.err, done.err)
@@ -174,7 +177,8 @@ class DraftTest:
         self.refused("missing.h5", *dry, self.work / "missing.h5", status=3)
 
     def check_late(self):
-        """A text that the draft model lacks is computed 256 tokens at a time, without drafts meanwhile."""
+        """Text that the draft model has not computed yet goes through it 256 tokens at a time,
+        without drafts meanwhile."""
         for n_prompt, n_drafts in ((250, 1), (300, 0)):
             line = dict(custom_id="a", prompt=[5 + i % 90 for i in range(n_prompt)], max_tokens=3, ignore_eos=True)
             write_lines(self.work / "long.jsonl", [line])
@@ -193,7 +197,8 @@ class DraftTest:
         expect(found["model_drafts"] > 0, "no drafts")
 
     def check_other_tokens(self):
-        """Another token is named; without a tokenizer the number of ids decides; a larger vocabulary is padding."""
+        """A token that differs is named. With a tokenizer, more ids count as padding; without one
+        the number must be equal."""
         hf, draft = write_random_model(self.work / "other"), self.work / "other.h5"
         tokenizer = hf / "tokenizer.json"
         text = tokenizer.read_text(encoding="utf-8")

@@ -158,8 +158,9 @@ class EmbedTest:
         return rows
 
     def check_preempted(self):
-        """A text that is preempted between its chunks: rows that are computed again are added once.
-        Only layers with and without a window, together, take blocks while a prompt is computed."""
+        """A text is preempted between its chunks: rows that are computed again are added only once.
+        The model has layers with and without a window, because only then a prompt takes KV blocks
+        while it is computed."""
         model = self.convert(TESTS / "golden" / "models" / "gemma3" / "hf", "gemma3")
         rows = [{"custom_id": str(i), "input": [(i * k * k) % 251 for k in range(40 + i * 37 % 180)]}
                 for i in range(30)]
@@ -181,7 +182,7 @@ class EmbedTest:
                             "modernbert-embed": ("auto",)}[name]:
                 want = None
                 for flags, ranks in LAW if pooling == "auto" else LAW[:3]:
-                    if name not in DECODERS:  # a step holds the longest text
+                    if name not in DECODERS:  # an encoder's step must hold the longest text
                         flags = tuple(max(x, ENCODER_CONTEXT) if flags[i - 1:i] == ("--step-tokens",) else x
                                       for i, x in enumerate(flags))
                     self.embed(name, self.lines(40), "--pooling", pooling, *flags, "--max-model-len",

@@ -3,7 +3,8 @@
 all ranks end together.
 
 usage: errors.py SHOAL WORK_FOLDER
-Each case runs on 1 rank and on 4. A rank that stays behind is caught by the run's time limit.
+Wrong flags, layouts and inputs, and bad lines, are tried on 1 rank and on 4. A rank that stays
+behind is caught by the run's time limit.
 """
 import bz2
 import gzip
@@ -37,9 +38,8 @@ class ErrorsTest:
                           limit_s=LIMIT_S)
 
     def fails(self, status, words, done):
-        """Expects the run to have ended with this status and to have printed all words in one
-        sentence.
-        """
+        """Expects the run to have ended with this status and to have printed all words, in any
+        case."""
         self.n_cases += 1
         expect(done.status == status, f"status {status} expected: {done}")
         said = (done.err + done.out).lower()
@@ -74,7 +74,7 @@ class ErrorsTest:
                "shoal help merge")
 
     def wrong_layouts(self, ranks):
-        # 9 and 5 exceed 8 and 4 query heads; 7 divides no number of ranks used here.
+        # Neither 7 nor 5 divides the number of ranks, 1 or 4; a dense model has no experts for ep.
         self.fails(2, ["tp"], self.generate(ranks, "--tp", "7"))
         self.fails(2, ["pp"], self.generate(ranks, "--pp", "5"))
         self.fails(2, ["ep"], self.generate(ranks, "--ep", "2", "--tp", "2"))
@@ -109,7 +109,7 @@ class ErrorsTest:
                             (b"\x28\xb5\x2f\xfd" + good, ["zstd"])):
             path.write_bytes(data)
             self.fails(3, [path.name, *words], self.generate(ranks, source=path))
-            self.output.unlink(missing_ok=True)  # of the lines before the damage
+            self.output.unlink(missing_ok=True)  # it may have rows of the lines before the damage
         path.write_bytes(gzip.compress(good) + gzip.compress(good))
         done = self.generate(ranks, source=path)
         expect(done.status == 0 and self.output.read_bytes().count(b"\n") == 2, f"two members: {done}")
@@ -242,7 +242,7 @@ class ErrorsTest:
                                                  model=self.moe))
 
     def ranks_that_differ(self):
-        """A rank with another build, other flags, or another file under the same name is refused."""
+        """A rank with another build or other flags is refused."""
         other = self.work / "shoal-other"
         shutil.copy(self.shoal.path, other)
         with other.open("ab") as program:
@@ -262,7 +262,8 @@ class ErrorsTest:
             self.fails(status, words, done)
 
     def wrong_flags_are_said_once(self):
-        """Also by a launcher that lets the other ranks run when one has failed, as srun does."""
+        """One sentence, even if the launcher lets the other ranks run when one has failed, as srun
+        does."""
         done = self.shoal("generate", "--no-such-flag", ranks=4, limit_s=LIMIT_S,
                           env={"OMPI_MCA_orte_abort_on_non_zero_status": "0"})
         expect(done.err.count("no such flag") == 1, f"4 ranks do not say it once: {done}")
@@ -350,7 +351,7 @@ class ErrorsTest:
                        self.shoal("quantize", self.model, self.work / "x.h5", "--format", "int4", *flags))
 
     def silent_launcher(self):
-        """Open MPI's mpirun may end with status 1 and no message; shoal still prints one."""
+        """Open MPI's mpirun may end with status 1 and no message; shoal-job prints one then."""
         launcher = self.work / "mpirun"
         launcher.write_text("#!/bin/sh\nexit 1\n")
         launcher.chmod(0o755)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests the counts of experts that a job keeps beside its journal: the same job begins with them when it resumes, and
-another job when --expert-load names the journal. Torn counts are ignored; another model's are refused there.
+another job when --expert-load names the journal. Torn counts are ignored; --expert-load refuses
+another model's.
 
 usage: expert_counts.py SHOAL WORK_FOLDER
 """
@@ -47,7 +48,8 @@ class Case:
         return json.loads(self.counts(tag).read_text())["expert_load"]
 
     def are_kept(self):
-        """At the end they are those of the report, on any layout. A job without a journal keeps none."""
+        """The counts at a job's end are those of its metrics, on any layout. A job without a
+        journal keeps none."""
         for k, (layout, ranks) in enumerate(LAYOUTS):
             _, rows, metrics = self.generate(f"kept{k}", *layout, ranks=ranks)
             expect(rows == self.whole, f"{layout}: other bytes")

@@ -3,8 +3,8 @@
 the same, and files that do not match are refused. Also --expert-copies.
 
 usage: expert_load.py SHOAL WORK_FOLDER
-Models with a bias per expert, with dense layers, and quantized. Loads come from a run on one rank;
-where the experts of a real run would hardly move, they are replaced by steep ones.
+Models with a bias per expert, with dense layers, and quantized. Loads come from a run on one rank,
+or are steep ones, drawn at random, that move many experts.
 """
 import json
 import random
@@ -78,7 +78,8 @@ class Case:
                            json.loads(found.read_text())["expert_load"], f"{model}, {layout}: load")
 
     def check_copies(self, metrics, asked):
-        """No more copies than ranks have use for; then each rank computes its own rows."""
+        """There are no more copies than ranks have use for, and the ranks' rows add up to the
+        tokens' choices."""
         layout, n_experts = metrics["layout"], max(map(len, metrics["expert_load"]))
         expect(layout["expert_copies"] == min(asked, n_experts * (layout["ep"] - 1)), str(layout))
         if layout["ep"] == 1:
@@ -124,9 +125,8 @@ class Case:
         expect(done.status == 2 and "needs --expert-load" in done.err, str(done))
 
     def plan(self):
-        """With a steep load, placing by load is more even than placing by id, and plan shows it
-        for each group of ranks.
-        """
+        """Placing by load is more even than placing by id, in the mean and in the worst layer, and
+        plan shows both numbers and the load of each of the two parts."""
         done = self.shoal.must("plan", "--model", self.model("mixtral"), "--ranks", "2", "--ep",
                                "2", "--expert-load", self.work / "mixtral.metrics.json")
         lines = [line.split() for line in done.out.splitlines()]
@@ -138,7 +138,7 @@ class Case:
         self.plan_with_copies()
 
     def plan_with_copies(self):
-        """Copies make two hosts more even, send fewer bytes between them and need memory."""
+        """Copies make two hosts more even and send fewer bytes between them."""
         plans = []
         for copies in (0, 2):
             done = self.shoal.must("plan", "--model", self.model("mixtral"), "--ranks", "2", "--ep", "2", "--topology",

@@ -110,8 +110,8 @@ class Case:
 
     def resumes(self):
         """An expert that cannot be read ends the job; the same job then goes on, on other ranks, with the places that
-        its counts give. How much of it the journal has depends on the time that the first steps took.
-        """
+        its counts give. How many rows the journal has by then depends on the time that the first
+        steps took."""
         flags = ["--expert-replan", "12", "--checkpoint-tokens", "4"]
         done, _, _ = self.generate("mixtral", "resumed", "--ep", "2", *flags, "--failpoint", "load:2:EIO",
                                    ranks=2, must=False, journal=True)
@@ -130,7 +130,7 @@ class Case:
 
     def moves_again(self):
         """Text that changes in mid-job moves experts again, once its tokens have been counted; text that stays the
-        same does not. A job that is killed behind the change goes on with other ranks.
+        same does not. A job that is killed after the change goes on with other ranks.
         """
         flags = ["--prefix-cache", "off", "--step-tokens", "128", "--order", "input"]
         layouts = [(["--ep", "2"], 2), (["--ep", "4", "--expert-copies", "2"], 4),

@@ -31,8 +31,8 @@ def node(version):
 
 
 def slow_node(version, ranks):
-    """A host of so many ranks, 300 times as slow, so that both outputs have enough digits, and no faster with more
-    threads, so that the real machine's cores do not count."""
+    """The host of node() with `ranks` ranks and 300 times as slow, so that printed times have
+    enough digits. More threads are no faster, so that the real machine's cores do not count."""
     slow = node(version)
     for key in [k for k in slow if k.endswith("_s")]:
         slow[key] = slow[key] / 300 if "bytes" in key else slow[key] * 300
@@ -98,7 +98,7 @@ class ForecastTest:
         expect(fast[-1]["tokens_s"] > 2 * slow[-1]["tokens_s"], f"a slow network: {fast}, {slow}")
 
         rows = self.table(self.plan("--count", 8, "--max-batch", 8))
-        for n in (2, 4, 8):  # few sequences make pipeline stages slow, so these must not be among the layouts tried
+        for n in (2, 4, 8):  # the estimate must drop pipelines, which are slow with few sequences
             speeds = [r["tokens_s"] for r in rows if r["nodes"] == n]
             expect(len(speeds) == 3 and speeds == sorted(speeds, reverse=True),
                    f"the estimate must like best what simulates fastest: {rows}")

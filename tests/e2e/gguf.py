@@ -14,8 +14,8 @@ from gguf_file import BOOL, Tensor, of_floats, write_gguf
 GROUPS = ["expert_group_count", "expert_group_used_count"]
 LLAMA4 = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1, "use_qk_norm": True,
           "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}}
-# Golden, architecture, how the file differs from today's converter's, and fields that the golden
-# has and the file cannot state.
+# Golden, architecture, how the file differs from today's converter's, and config fields that a GGUF
+# file cannot state: the folder gets the values that convert assumes for such a file.
 CASES = [("gemma2", "gemma2", {}, {"query_pre_attn_scalar": 16}),
          ("gemma3", "gemma3", {},
           {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 4}),
@@ -36,7 +36,7 @@ CASES = [("gemma2", "gemma2", {}, {"query_pre_attn_scalar": 16}),
          ("deepseek-v2-lite", "deepseek2", {"without": ["expert_gating_func"]}),
          ("qwen3-next", "qwen3next", {}),
          ("qwen3-next", "qwen3next", {"old": True, "without": ["full_attention_interval"]})]
-# Golden, architecture, changes, what convert says.
+# Golden, architecture, changes, words of convert's refusal.
 REFUSED = [("granite", "granite", {"without": ["logit_scale"]},
             "key granite.logit_scale: expected a number"),
            ("granite-moe", "granitemoe", {"rope__scaling__finetuned": (BOOL, False)},
@@ -83,7 +83,8 @@ REFUSED = [("granite", "granite", {"without": ["logit_scale"]},
             "has a tensor 'blk.1.attn_k_b.weight', but no 'blk.1.attn_v_b.weight'"),
            ("qwen3-next", "qwen3next", {"expert_gating_func": 2},
             "key qwen3next.expert_gating_func is not implemented")]
-# The expert groups that convert takes, and names, for a file without their keys: by its number of experts.
+# For a file without the keys of expert groups, convert chooses the groups by the number of experts,
+# and says so.
 OLD_GROUPS = [("deepseek-v2", 160, "taken: 3 of 8 groups"),
               ("deepseek-v3", 256, "taken: 4 of 8 groups"),
               ("deepseek-v3", 12, "taken: 1 of 1 groups")]
@@ -114,8 +115,8 @@ class GgufTest:
                f"{name} as {arch} {how}: other scores than from its folder")
 
     def check_delta_codes(self):
-        """The halves of an input projection give the whole's quantized values, and its floats, also
-        where one half has floats."""
+        """A delta rule's input projection, stored in two halves, gives the scores of the whole one:
+        with quantized values kept, with dequantized ones, and with one half in floats."""
         halves, whole = ("attn_qkv.weight", "attn_gate.weight"), ("ssm_in.weight",)
         floats = ["--quantized", "dequantize", "--dtype", "f32"]
         cases = [({"old": True, "q8": whole}, {"q8": halves}, []),

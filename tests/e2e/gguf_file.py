@@ -8,7 +8,7 @@ import struct
 
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 ALIGNMENT = 32
-# The type's number, bytes of an element.
+# Each type's number in GGUF, and the bytes of an element.
 KINDS = {"F32": (0, 4), "F16": (1, 2), "BF16": (30, 2), "Q8_0": (8, None)}
 BLOCK = 32  # elements of Q8_0 with one scale
 SOFTMAX, SIGMOID = 1, 2
@@ -163,7 +163,8 @@ def halves(t):
 
 
 def expert_tensors(inner, t):
-    """The tensors that the fused ones of Llama-4 and Granite-MoE become, as delta_tensors."""
+    """The tensors into which a fused one of Llama-4 or Granite-MoE is divided, in the form of
+    delta_tensors."""
     if inner == "feed_forward.experts.down_proj":
         return {"ffn_down_exps.weight": transposed(t)}
     ends = {"feed_forward.experts.gate_up_proj": "exps",
@@ -393,10 +394,10 @@ def padded(data):
 
 def write_gguf(path, arch, folder, old=False, without=(), put={}, q8=(), q8_values=(),
                **changed):
-    """Writes the folder's model as `arch`. without: keys of the architecture that are left out;
-    put: other tensors by name, None: that one is left out; q8, q8_values: ends of the names of those in Q8_0, and of those
-    in F32 with the values of Q8_0; changed: others' values, or types
-    with values, by key, dots as two underscores."""
+    """Writes the folder's model as `arch`. old: see gguf_tensors. without: keys of the architecture
+    that are left out. put: {name: tensor} to replace tensors, or None to leave one out. q8: tensors
+    whose names end so are written in Q8_0; q8_values: in F32, with the values that Q8_0 would have.
+    changed: other values of keys, or (type, value); dots in keys are written as two underscores."""
     c = json.loads((folder / "config.json").read_text())
     keys = keys_of(arch, c, old)
     for key in without:

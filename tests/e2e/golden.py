@@ -3,8 +3,8 @@
 
 usage: golden.py SHOAL COMPARE_LOGITS WORK_FOLDER MODEL
 Every logit of prefill and decode must be within 1e-4 of the largest one, and greedy tokens must be
-equal: on one rank, with whole prompts and with one token per step, and the one or the other in several
-layouts. The comparison must fail when one weight of the checkpoint is changed.
+equal. One rank checks the logits with whole prompts and with one token per step, and the tokens;
+each of several layouts checks one of the two. The comparison must fail when one weight is changed.
 """
 import json
 import random
@@ -24,7 +24,7 @@ MOE_LAYOUTS = [["--ep", "2"], ["--tp", "2", "--ep", "1"], ["--pp", "2"],
 # Layouts for models that have two prompts; law.py has more layouts for them.
 LIGHT_LAYOUTS = {False: [["--tp", "3"], ["--pp", "2"]],
                  True: [["--tp", "2", "--ep", "1"], ["--dp", "2", "--tp", "2", "--ep", "4"]]}
-# By model or type: the tensor whose element (row 3, column 5) is multiplied by -3.
+# By model or type: the tensor of which mutate() changes one element.
 MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "gpt_oss": "model.layers.1.self_attn.v_proj.weight",
            "mistral": "model.layers.1.self_attn.v_proj.weight",
@@ -109,14 +109,15 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "mimo_v2_flash": "model.layers.1.self_attn.attention_sink_bias",
            "mimo-v2-flash-list": "model.layers.1.self_attn.v_proj.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
-# The tensor whose scale changes, where norms of outputs or of v hide the scale of the usual one, or that is to show that
-# an index decides.
+# The tensor whose scale check_other_weights changes, where norms hide the scale of its first
+# choice, or where the test is to show that an index decides.
 SCALED = {"bitnet-packed": "model.layers.1.mlp.down_proj.weight_scale",
           "gemma4": "model.language_model.layers.1.experts.gate_up_proj",
           "gemma4-dense": "model.layers.1.mlp.gate_proj.weight",
           "minimax-m3": "language_model.model.layers.2.self_attn.index_q_norm.weight",
           "minimax-m3-odd": "model.layers.1.self_attn.indexer.k_norm.weight"}
-# Models that are published in fp8 blocks, although convert renames tensors or layers differ in their KV heads.
+# Models that are published in fp8 blocks and have tensors that convert renames or layers of
+# different KV heads.
 FP8_TWINS = {"longcat-flash", "mimo-v2-flash", "ling3"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 

@@ -4,8 +4,8 @@ the same bytes in every layout.
 
 usage: guided.py SHOAL WORK_FOLDER
 Uses the demo model, which otherwise writes plays. Patterns are checked with Python's `re`, JSON
-with a small schema checker below. A second run resumes a drained one; a third recomputes rows by
---audit.
+with a small schema checker below. --audit recomputes some rows, and a longer job is killed several
+times and resumed.
 """
 import json
 import re

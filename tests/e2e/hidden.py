@@ -15,7 +15,7 @@ DEMO = REPO / "models" / "demo" / "demo.h5"
 N_LAYERS, WIDTH = 4, 128  # of the demo
 LAYERS = "1,-1,final"
 N_VALUES = 3 * WIDTH
-MOST = 2e-5  # between shoal's and transformers' values, f32 weights, relative to the largest of a row
+MOST = 2e-5  # difference from transformers' values, relative to a row's largest; f32 weights
 LINES = [dict(custom_id="plain", prompt="Fish swim in", max_tokens=9, temperature=0),
          dict(custom_id="several", prompt="A shoal of small fish swims in the deep sea. " * 9, max_tokens=7, n=3,
               temperature=1, seed=4),
@@ -147,7 +147,7 @@ class HiddenTest:
                 expect((row["hidden_first"], row["hidden"]) == (first, wanted), f"{span}: {at}: other rows")
 
     def layouts(self):
-        """Ranks, batch, chunk, drafts, preemptions and kernels change no byte."""
+        """Ranks, batch, chunk, drafts, preemptions and how the layers are written change no byte."""
         for i, (ranks, flags) in enumerate([
                 (4, ["--tp", 2, "--pp", 2]), (2, ["--dp", 2, "--max-batch", 2, "--chunk", 16]),
                 (0, ["--max-batch", 1, "--speculate", "off", "--prefix-cache", "off"]),
@@ -168,7 +168,7 @@ class HiddenTest:
         expect(found["preemptions"] > 0, f"{found}")
 
     def kills(self):
-        """Killed at failpoints, in the middle of long answers too, and resumed."""
+        """Jobs are killed at failpoints, also in the middle of long answers, and resumed."""
         for point in KILLS:
             done = self.job("killed", *FLAGS, "--restart", "--failpoint", point, journal=True)
             expect(done.status == -9, f"{point} did not strike: {done}")

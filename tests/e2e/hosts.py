@@ -22,7 +22,8 @@ class Hosts:
         self.spaces = [f"shoal{letter}{self.tag}" for letter in self.letters]
         self.links = [f"s{letter}{self.tag}" for letter in self.letters]
         self.switch = f"shoal-{self.tag}"
-        # Open MPI's session folders, which have the hosts' names: another test's hosts have the same.
+        # Open MPI names its session folders after the hosts, whose names other tests use too, so
+        # they get a folder of their own.
         self.sessions = None
 
     def ip(self, *args):
@@ -67,7 +68,7 @@ class Hosts:
         return None
 
     def launcher(self, ranks):
-        """The command line of mpirun with as many ranks on each host, started on hA."""
+        """The command line that starts mpirun on hA, with `ranks` divided evenly over the hosts."""
         n = len(self.spaces)
         places = ",".join(f"10.77.0.{i + 1}:{ranks // n}" for i in range(n))
         net = "10.77.0.0/24"
