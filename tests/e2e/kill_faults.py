@@ -37,7 +37,7 @@ class Faults(JournalTest):
 
 
 class FullDisks(Faults):
-    copies = 4  # so that much is left to write behind the first commits, however fast the machine is
+    copies = 4  # so that much is left to write after the first commits, however fast the machine is
 
     def main(self):
         disk = self.work / "disk"
@@ -75,7 +75,8 @@ class FullDisks(Faults):
             expect(argv is score or not list(disk.iterdir()), f"a file was begun: {done}")
 
     def fill(self, disk, what, output, flags):
-        """Kills a job behind a commit, leaves its disk no free page, and resumes it twice: it fails, and then has space."""
+        """Kills a job after a commit and leaves its disk no free page. Resumed, the job fails;
+        resumed with space again, it ends well."""
         self.begin()
         before, self.output = self.output, output
         job = Started(self, "tp2", *flags, *SLOW, "--failpoint", "journal_write:3")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Kills dry runs on one rank with compressed inputs, and outputs in small frames, N times in all, at failpoints and at
 random moments. After each kill the output's rows are the first bytes of the uninterrupted run's; at the end the file
-has the bytes of a job without a kill. Each job is once resumed from a cut input, and a job begins with an input in
-which a byte was changed: both end with status 3 and name the byte.
+has the bytes of a job without a kill. Each job is first started with an input in which a byte was
+changed, and, after its first kill, with a cut input: both end with status 3 and name the byte.
 
 usage: kill_frames.py SHOAL WORK_FOLDER [--runs N] [--seed N]
 Prints how many kills struck where.
@@ -49,7 +49,7 @@ class Frames:
         write_lines(plain, [dict(prompt_token_ids=[i % 300 + 1] * draw.randrange(1, 9),
                                  max_tokens=0 if i % 50 == 7 else draw.randrange(1, 40)) for i in range(self.N_ROWS)])
         lines = plain.read_bytes()
-        cuts = [0, len(lines) // 3, 2 * len(lines) // 3, len(lines)]  # members, frames or streams; inside lines
+        cuts = [0, len(lines) // 3, 2 * len(lines) // 3, len(lines)]  # of members or frames; inside lines
         for end, pack in self.INPUTS.items():
             self.work.joinpath(f"in.jsonl{end}").write_bytes(
                 b"".join(pack(lines[a:b]) for a, b in zip(cuts, cuts[1:])))
@@ -97,7 +97,7 @@ class Frames:
         return status
 
     def from_damaged(self, made, output, flags, words):
-        """Runs the job from an input of these bytes, which must end it."""
+        """Runs the job from an input of the bytes `made`, which must end it with status 3."""
         whole, self.input = self.input, self.work / f"damaged.jsonl{self.input.suffix}"
         self.input.write_bytes(made)
         self.end(self.start(output, *flags), (3,))

@@ -36,7 +36,7 @@ LAYOUTS = {"one": ([], 0), "tp2": (["--tp", "2"], 2), "pp2": (["--pp", "2"], 2),
            "dp2": (["--dp", "2"], 2), "pp3": (["--pp", "3"], 3), "tp3": (["--tp", "3"], 3),
            "tp2-pp2": (["--tp", "2", "--pp", "2"], 4), "dp2-pp2": (["--dp", "2", "--pp", "2"], 4),
            "ep4": (["--ep", "4"], 4)}
-# For each failpoint, up to which pass it may strike, so that most strikes happen.
+# The latest pass at which each failpoint is set: few enough that most jobs get there.
 FAILPOINTS = {"load": 1, "journal_write": 6, "journal_fsync": 6, "journal_rename": 1,
               "output_write": 3, "output_fsync": 1, "resume": N_LINES, "step": 40, "drain": 1,
               "finish": 1}
@@ -50,7 +50,7 @@ KILLS_MAX = 4  # of one job; afterwards it may finish
 # scheduler a few times.
 SLOW = ["--max-batch", 6]
 LIMIT_S = 400  # beside other work; the jobs take ten seconds on an idle machine
-HANGS_S = 30  # a launcher that is left without ranks
+HANGS_S = 30  # a launcher that has had no ranks for so long hangs
 LEAVES_S = 15  # after a time limit or a signal, on an idle machine
 LIMIT = "0:03"  # a job drains two seconds before its limit, so a second after its start
 PHASES = (("rows: ", "behind the last row"), ("loaded ", "steps"), ("journal ", "resuming"),
@@ -150,7 +150,8 @@ def unzstd(data):
 
 
 def rows_of(path):
-    """The bytes of an output, decompressed; of a torn or damaged last frame those before the damage."""
+    """The bytes of an output, decompressed. Of a torn or damaged last frame, those before the
+    damage."""
     data = path.read_bytes() if path.exists() else b""
     return {".gz": gunzip, ".xz": unxz, ".zst": unzstd}.get(path.suffix, bytes)(data)
 
@@ -213,7 +214,8 @@ class Started:
             time.sleep(0.005)
 
     def end(self):
-        """Expects that no process of the job is left."""
+        """Kills the launcher and waits until no rank is left; ranks that are left after 20 s are
+        killed."""
         kill(self.process.pid)
         self.process.wait()
         since = time.monotonic()
@@ -349,8 +351,8 @@ class Sweep(JournalTest):
         return status, f"{which} of {layout} in: {phase}", job
 
     def one(self, number):
-        """Runs one job until it is done. Its first kill is at a failpoint; the failpoints take
-        turns, and in the first round the failpoint is chosen so that it surely strikes.
+        """Runs one job until it is done. Its first kill is at a failpoint. The failpoints take
+        turns, and in the first round each is set to its first pass, so that it surely strikes.
         """
         self.output = self.work / f"out.jsonl{OUTPUTS[number % len(OUTPUTS)]}"
         self.journal = Path(f"{self.output}.journal")

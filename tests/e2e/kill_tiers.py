@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Kills jobs whose experts stream from disk, whose KV blocks move to a tier and whose shared beginnings are in a store,
-at random moments and while a block or an expert is read. Each is resumed with another memory limit and another layout
-until it is done: the output has the bytes of a job with all weights in memory and a pool that is never short.
+"""Kills jobs whose experts stream from disk, whose KV blocks move to a tier and whose shared
+beginnings are in a store, at random moments and at failpoints, such as the read of a block or an
+expert. Each is resumed with another memory limit and another layout until it is done: the output
+has the bytes of a job with all weights in memory and a pool that is never short.
 
 usage: kill_tiers.py SHOAL WORK_FOLDER kills [--runs N] [--seed N]
 Ends after N kills. The packed copies and the store stay from job to job, so what a kill tears is met by later jobs.
@@ -12,7 +13,7 @@ from kill_sweep import KILLS_MAX, LAYOUTS, N_LINES, REPO, Started, Sweep, job_li
 from program import expect
 
 MEMORY = (None, "90M", "140M", "1G")  # of a rank
-EXPERTS = (1, "1M", "3M")  # the least, and up to all of a rank
+EXPERTS = (1, "1M", "3M")  # --expert-memory; 1 gives the least, four experts
 
 
 def document():

@@ -54,10 +54,10 @@ N_TOKENS = 24
 # kernel sets led to its choice.
 GROWERS = [1, 2, 3, 4, 5, 6, 8, 9]
 GROWER_TOKENS = 20  # at least
-N_REPEATS = 3  # r14 repeats a line; two others repeat the first greedy line
+N_REPEATS = 3  # r14 repeats r06; two of s04's three greedy answers repeat the first
 FAILURES_MAX = 5
 
-# flags, ranks, and the layout that must result; "dense": for models without ep
+# flags, ranks, and the layout that must result
 LAYOUTS = {
     "1": (["--tp", "1"], 1, dict(tp=1, pp=1, dp=1, ep=1, etp=1)),
     "tp2": (["--tp", "2", "--ep", "1"], 2, dict(tp=2, pp=1, dp=1, ep=1, etp=2)),
@@ -224,12 +224,12 @@ def allowed(row):
     if not HAS_EXPERTS[row["model"]] and "ep" in row["layout"]:
         return False
     if row["model"] in ("mixtral-int8", "head100-int8", *FP8_CODES) and row["layout"] == "tp3":
-        return False  # o_proj's leaves leave two units of heads
+        return False  # o_proj's K-blocks let its heads be cut only in two
     if row["model"] in ("qwen3_5-moe", "nemotron-h-moe", "glm5", "glm5-kv8", "longcat-flash",
                         "deepseek-v4", "deepseek-v4-int8", "deepseek-v4-kv8") and row["layout"] == "tp3":
         return False  # they have two heads, or two groups of heads
     if row["model"] in (*FP8_CODES, "nemotron-h-moe") and row["weights"] == "stream":
-        return False  # refused
+        return False  # shoal refuses it
     if not HAS_EXPERTS[row["model"]] and row["weights"] == "stream":
         return False
     if row["copies"] and (not HAS_EXPERTS[row["model"]] or LAYOUTS[row["layout"]][2]["ep"] == 1):
@@ -269,8 +269,8 @@ def check_growers(name, rows):
 
 
 def with_repeats(lines, key, n_shared):
-    """The lines, and one that begins like a second line and continues like a third, and repeats of
-    a greedy one.
+    """The lines; r13, which begins like r11 and continues like r03; and r14, which repeats the
+    greedy r06.
     """
     begins = {**lines[11], "custom_id": "r13", key: lines[11][key][:n_shared] + lines[3][key]}
     return lines + [begins, {**lines[6], "custom_id": "r14"}]
@@ -289,8 +289,8 @@ def with_answers(lines, key):
 
 
 def token_lines(n_vocab):
-    """Twelve prompts of token ids around one tile of 64 positions, one across two tiles, one
-    across four, one too long.
+    """Prompts of token ids: ten of 3 to 65 tokens (a KV block has 64), one of two blocks, one of
+    four, and one that is too long.
     """
     draw = random.Random(20)
     lengths = [3, 47, 52, 57, 61, 63, 64, 65, 48, 58, 110, 215, MODEL_LEN + 9]
@@ -512,7 +512,8 @@ class Law:
             expect(n_model <= n * self.has_draft(row), f"{n} drafts, {n_model} of the draft model")
 
     def make_base(self, name):
-        """The hash that all other runs must have: one rank, reference kernels, default options."""
+        """The hash that all other runs must have: one rank, reference kernels, each option's first
+        value."""
         row = {key: values[0] for key, values in DIMENSIONS.items()} | {"model": name, "kernels": "ref"}
         self.base[name], report, rows = self.run(row, f"base-{name}")
         self.load(name).write_text(json.dumps(report))

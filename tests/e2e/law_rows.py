@@ -79,8 +79,8 @@ def the_same_rows_everywhere(work):
 
 
 def kinds_have_all_pairs(rows):
-    """Checks that each kind of families has every pair of values of the options that
-    go with every model, and each family each number of ranks that share a head or a layer.
+    """Checks that each kind of families has every pair of values of the options that go with
+    every model, and that each family runs with tp 1 and 2, pp 1 and 2, and dp 2.
     """
     free = ["batch", "chunk", "threads", "kernels", "order", "cache", "schedule", "drafts"]
     values, families = law.FAMILY_DIMENSIONS, [r for r in rows if r["model"] in law.FAMILY_DIMENSIONS["model"]]

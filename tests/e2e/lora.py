@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares models with LoRA adapters with peft (tests/golden/adapters).
+"""Compares the logits of models with LoRA adapters to peft's (tests/golden/adapters).
 
 usage: lora.py SHOAL COMPARE_LOGITS WORK_FOLDER
-Lines with eight different adapters and lines without one run in one batch.
+Lines with eight different adapters and a line without one run in one batch.
 Every logit must be within 1e-4 of the largest one: on one rank and in several layouts, with whole prompts
-and with one token per step. The rows' bytes are the same in all of them, and with plain C kernels. Without
-its adapter a line must fail the comparison. Beside quantized weights the bytes are the same in several layouts, too.
-An adapter of another model is refused by name.
+and with one token per step. The rows' bytes are the same in all of them, and with the reference
+kernels. Without its adapter a line must fail the comparison. Beside quantized weights the bytes are
+the same in several layouts, too. An adapter of another model is refused by name.
 """
 import json
 import sys
@@ -115,7 +115,8 @@ class LoraTest:
         expect(len(hashes) == 1, f"{name}: rows of {quantized} differ between layouts or kernels")
 
     def check_usage(self):
-        """Names that would hide a model or a file."""
+        """Refused: a name that hides a file or the model, a name given twice, a server of vectors.
+        """
         file = self.work / "attention.h5"
         model = ["--model", self.work / "llama-gqa.h5", "--adapter"]
         lines = ["--input", self.work / "plain.jsonl", "--output"]

@@ -16,7 +16,7 @@ DEMO = REPO / "models" / "demo" / "demo.h5"
 LAYOUTS = {"one rank": ([], 0), "tp 2": (["--tp", "2"], 2), "pp 2": (["--pp", "2"], 2),
            "dp 2": (["--dp", "2"], 2)}
 N_LINES, N_PROMPT, N_TOKENS = 24, 20, 40
-THREADS = 2  # of a rank, at most, on CI's cores
+THREADS = 2  # of a rank that may want a CPU at the same time, at most
 QUANTILES = ["min", "p50", "p90", "p95", "p99", "max"]
 
 

@@ -155,7 +155,7 @@ class PartsTest:
     def merge_spares_files(self, parts):
         """An output that would replace a file that merge reads is refused; no such file changes."""
         journal = Path(f"{parts[1]}.journal")
-        merging = self.work / "target.jsonl.merging"  # stands beside the output until it is proved
+        merging = self.work / "target.jsonl.merging"  # merge's name for it until it is checked
         merging.write_bytes(parts[0].read_bytes())
         Path(f"{merging}.journal").write_bytes(Path(f"{parts[0]}.journal").read_bytes())
         files = [self.input, merging, *parts, *(Path(f"{part}.journal") for part in parts)]

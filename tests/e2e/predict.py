@@ -3,8 +3,8 @@
 bytes as without them.
 
 usage: predict.py SHOAL WORK_FOLDER
-golden.json has the guesses of a reference for the greedy answers, of which some are right. As many of shoal's are
-right, because each guess is compared with the token that is drawn in its place.
+golden.json has a reference's guesses for the greedy answers; some are right. As many of shoal's
+guesses must be right: each is compared with the token that is drawn in its place.
 """
 import json
 import shutil
@@ -54,7 +54,8 @@ class PredictTest:
                 expect(0 < found["right_drafts"] < found["drafts"], "drafts, right and wrong ones")
 
     def check_rest(self, name):
-        """Runs that do not use the layer read files with it; other models have none."""
+        """Jobs that do not use the prediction layer, score and plan read a file that has one. In
+        int8 the layer still guesses."""
         golden, model, small = GOLDENS / name, self.work / f"{name}.h5", self.work / "int8.h5"
         plain, _ = self.generate(model, golden, "--speculate", "off")
         for flags in (["--speculate", "ngram"], ["--weights", "stream", "--speculate", "mtp"]):

@@ -4,9 +4,10 @@
 usage: quant.py SHOAL WORK_FOLDER MODEL
 MODEL: demo, or one of tests/golden/models. For every quantized format: the file is the same from
 any number of ranks and threads, and its checksums are right. With --activations f32 its rows equal,
-digit for digit, those of the same file converted to f32; with int8 activations they are near. int8
-with groups is nearer than with one scale per output. A journal refuses to mix the two. Quantized
-values are not quantized again.
+digit for digit, those of the same file converted to f32; with int8 activations they are near. For
+the demo, int8 with groups is nearer than int8 with one scale per output. A journal refuses to mix
+both kinds of activations. Quantized values that are quantized again give the file of their floats,
+with a warning; values of the wanted format are kept.
 """
 import json
 import re
@@ -22,7 +23,7 @@ FORMATS["int8-channels"] = ["--format", "int8", "--policy",
                             "embedding=int8,head=int8,attention=int8,ffn=int8,experts=int8"]
 DEMO = REPO / "models" / "demo"
 # The largest mean difference of a token's log-probability that int8 activations may cause. Random
-# networks have logits of tens, where errors do not average out, and experts that flip.
+# networks have logits of tens, where errors do not average out, and errors change chosen experts.
 BOUND = {"demo": 0.025, "llama-gqa": 0.1, "smollm-tied": 0.25, "mixtral": 0.2,
          "qwen3-moe-mixed": 0.15, "llama-head100": 0.25}
 

@@ -51,7 +51,7 @@ class QuantizeTest:
         expect(row.get("error") is None, f"{model}: {row}")
 
     def same_file(self, name, label, *flags):
-        """The same file from 1 and 4 ranks, different from rounding to nearest."""
+        """Expects the same file from 1 and 4 ranks, and that it generates. Returns its bytes."""
         files = {}
         for ranks in (1, 4):
             to = self.work / f"{name}-{label}-{ranks}.h5"

@@ -5,10 +5,10 @@ usage: schedule.py SHOAL WORK_FOLDER CASE
   headers       210 prompts over 7 shared prefixes: at least 90 % of the tokens that a trie shows to be common
                 are saved; the bytes are the same in any order, with caches on or off, with preemption and kills
   headers_long  the same with 600 prompts over 20 prefixes
-  dry_run       --dry-run on 20,000 and 220,000 lines: the same memory; rows depend on nothing but their lines; a
-                killed dry run resumes
-  replicas      replicas that run out of work one after the other, and some that never have any: no run hangs,
-                the same bytes
+  dry_run       --dry-run on 20,000, 110,000 and 220,000 lines: the last two need the same memory;
+                rows depend on nothing but their lines; a killed dry run resumes
+  replicas      replicas that run out of work one after the other, and some that never have any: no
+                run hangs, the same bytes
 Prints the tokens saved, the speed, and the memory used.
 """
 import json
@@ -24,7 +24,8 @@ N_VOCAB = 2000
 N_HEADERS, PER_HEADER = 7, 30
 N_HEADERS_LONG = 20
 SAVED_LEAST = 0.90
-GROWTH_MAX_KIB = 1024  # between two inputs that both fill the bounded windows; lines without ids (test_id_spill: with)
+# Between two inputs that both fill the bounded windows. Lines have no ids; unit id_spill has them.
+GROWTH_MAX_KIB = 1024
 CACHE_MAX_KIB = 80 * 1024
 
 
@@ -63,7 +64,7 @@ class ScheduleTest:
         self.report = self.work / "report.json"
 
     def run(self, *flags, ranks=0, threads=1):
-        """The output's bytes, the report and the seconds of the steps."""
+        """The output's bytes and the report."""
         for path in (self.output, self.report):
             path.unlink(missing_ok=True)
         self.shoal.must("generate", "--model", DEMO, "--input", self.input, "--output", self.output,
@@ -123,7 +124,7 @@ class ScheduleTest:
               "tokens were taken over")
 
     def dry(self, name, *flags):
-        """The peak resident memory of a dry run, and its seconds."""
+        """A dry run's peak resident memory in KiB, its seconds, and its output's path."""
         output = self.work / f"{name}.out"
         for path in (output, self.work / f"{name}.out.journal"):
             path.unlink(missing_ok=True)

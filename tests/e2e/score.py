@@ -14,7 +14,7 @@ from pathlib import Path
 from program import GOLDENS, TESTS, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
 
 GOLDEN = TESTS / "golden" / "score.json"
-MOST = 1e-4  # between shoal's and torch's log-likelihoods, f32 weights
+MOST = 1e-4  # difference from torch's log-likelihoods, f32 weights
 LAYOUTS = [(0, []), (0, ["--max-batch", "1", "--prefix-cache", "off"]), (4, ["--tp", "2", "--pp", "2"]),
            (2, ["--tp", "2", "--chunk", "5"]), (2, ["--dp", "2", "--step-tokens", "40"])]
 
@@ -36,7 +36,7 @@ class ScoreTest:
         self.path = self.work / "in.jsonl"
 
     def run_on(self, i, command, lines, flags=()):
-        """The output of a command on layout i."""
+        """The output of a command on layout i, and the run."""
         ranks, more = LAYOUTS[i]
         out = self.work / f"{command}.{i}.jsonl"
         write_lines(self.path, lines)
@@ -93,7 +93,7 @@ class ScoreTest:
 
     def echoes(self):
         """An echo has the log-probabilities that prompt_logprobs and logprobs have, for each prompt
-        of a list, and none is needed for an answer without tokens."""
+        of a list. With max_tokens 0 it has those of the prompt alone."""
         prompts = ["the quick brown fox", "a", [5, 17, 300, 2], "jumps over the lazy dog " * 30]
 
         def body(prompt, **more):

@@ -25,7 +25,7 @@ DEMO = REPO / "models" / "demo" / "demo.h5"
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 KEYS = ["first-key", "another-key-of-this-server"]
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-START_S, LIMIT_S = 180, 180  # of what hangs; beside thirty other processes all takes twenty times as long
+START_S, LIMIT_S = 180, 180  # limits for what hangs; a busy machine may take very long
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 
 # (path, body): fields of every kind, with the values that change an answer
@@ -416,7 +416,7 @@ class ServeTest:
         expect(server.metric("num_requests_waiting") == 0, "a cancelled sequence waits on")
 
     def drained_answers_end(self, server):
-        """A running answer comes whole, a new call gets 503, and the status is 75."""
+        """After USR1 a running answer still comes whole, and the server ends with status 75."""
         body = {"prompt": "a", "max_tokens": 300, "ignore_eos": True, "n": 8, "seed": 3}
         connection, answer = server.open_stream(body)
         server.signal(signal.SIGUSR1)

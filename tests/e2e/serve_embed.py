@@ -77,7 +77,7 @@ class ServeEmbedTest(EmbedTest):
 
     @staticmethod
     def answers(server, path, bodies):
-        """The body of each call that is right; the others must be errors of 400 with these words."""
+        """(status, headers, bytes) of a call with each body; eight calls run at a time."""
         with ThreadPoolExecutor(8) as pool:
             return list(pool.map(lambda i: server.call("POST", path, bodies[i][0], {"X-Request-Id": f"c{i}"}),
                                  range(len(bodies))))
@@ -123,7 +123,7 @@ class ServeEmbedTest(EmbedTest):
             expect(answer["usage"] == {"prompt_tokens": n, "total_tokens": n}, f"{answer['usage']}")
 
     def vectors(self):
-        """The model has sentence-transformers' files, so that the server need not be told."""
+        """The model has sentence-transformers' files, so the server needs no --task."""
         server = self.server("qwen3-embed", "--batch-dir", self.work / "vectors")
         try:
             self.batch_of(server, "embed", "qwen3-embed", EMBEDDINGS, TEXTS)
@@ -198,7 +198,8 @@ class ServeEmbedTest(EmbedTest):
     # --- which task ---
 
     def tasks(self):
-        """A model with a head generates unless the server is told; a head of classes scores."""
+        """Without --task, a model with a head generates, and a model with a head of classes scores.
+        """
         server = self.server("asked")
         try:
             self.refuses(server, "asked is served as a model that generates text", (EMBEDDINGS, {"input": "x"}),

@@ -92,7 +92,8 @@ class Call:
         return self.json().get("stream", False) and self.status == 200
 
     def line(self):
-        """The line of a batch file with this body; a body that is not JSON has its place kept."""
+        """The line of a batch file with this body. A body that is not JSON becomes {}, to keep its
+        place."""
         body = {k: v for k, v in self.json().items() if not (k.startswith("stream") and self.status == 200)}
         return {"method": "POST", "url": self.path, "body": body}
 
@@ -128,7 +129,8 @@ class OpenaiTest(ServeTest):
 
     @staticmethod
     def await_taken(server):
-        """The server has read all calls that were sent before, because its thread has answered later ones."""
+        """Waits until the server has read all calls that were sent before: its thread reads them
+        before it answers two later ones."""
         for _ in range(2):
             server.get("/health")
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests speculative decoding: the same bytes with --speculate off, auto, 1 and 7, and fewer steps.
+"""Tests speculative decoding: the same bytes with --speculate off, auto, 1, 7 and 31, and fewer
+steps.
 
 usage: speculate.py SHOAL WORK_FOLDER
 On the demo model with one rank, tp 2, pp 2 and dp 2, several KV types, plenty of blocks and hardly

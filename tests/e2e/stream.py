@@ -151,7 +151,7 @@ def faults(case):
     expect(done.status == 3 and "another checkpoint" in done.err, str(done))
     broken = bytearray(whole)
     for at in range(len(whole) // 2, len(whole), 4096):
-        broken[at] ^= 1  # some expert is needed
+        broken[at] ^= 1  # so many bytes that an expert in use is damaged
     copy.write_bytes(broken)
     done, _, _ = case.run(model, stream)
     expect(done.status == 76 and "does not match its checksum" in done.err, str(done))
@@ -228,7 +228,7 @@ BIG = dict(hidden_size=512, moe_intermediate_size=512, num_local_experts=96, num
 
 
 def small_values(n, draw):
-    """n bf16 of both signs between 0.004 and 0.06."""
+    """n bf16 numbers of both signs, with magnitudes from 2^-9 to 2^-5."""
     high = bytes((0x3b, 0x3c, 0xbb, 0xbc)[i % 4] for i in range(256))
     values = bytearray(draw.randbytes(2 * n))
     values[1::2] = values[1::2].translate(high)
@@ -347,7 +347,7 @@ def ended_inside(case, model, ranks, want):
     expect(hash_rows(output) == want, f"{ranks} ranks: other bytes")
     found = json.loads(metrics.read_text())
     expect(found["weights"] == "stream", "the experts did not stream")
-    # resident pages that ranks share count for each of them, in the group once
+    # Pages that ranks share count in each rank's peak_bytes, but once in the group.
     expect(peak <= BOUND * ranks, f"{ranks} ranks: {peak} bytes")
     expect(ranks > 1 or found["ranks"][0]["peak_bytes"] <= BOUND, str(found["ranks"]))
     print(f"{ranks} ranks: at most {peak / MIB:.0f} of {LIMIT * ranks / MIB:.0f} MiB, a rank "

@@ -27,7 +27,7 @@ LAYOUTS = {"one rank": ([], 0), "tp 2": (["--tp", "2"], 2), "pp 2": (["--pp", "2
            "dp 2": (["--dp", "2"], 2)}
 N_LINES = 27
 PROMPT, ANSWER = 130, 190
-WINDOWED = 90  # tokens of an answer behind windows: the sequence leaves three blocks behind, and begins a fourth
+WINDOWED = 90  # tokens of an answer in `windows`: with the prompt, more than three blocks
 BLOCKS = 45  # of 64 tokens: 9 sequences of 320 tokens
 
 
@@ -161,7 +161,7 @@ class TierTest:
             self.expect_hit(f"second job, {layout}", rows, plain, found)
             n_rows = alone["ranks"][0]["rows"] - self.n_whole
             expect(found["ranks"][0]["rows"] in (n_rows, 0), "rows")
-        for layout in ("tp 2", "pp 2"):  # parts of several files make one rank's
+        for layout in ("tp 2", "pp 2"):  # one rank joins the parts that several ranks wrote
             self.with_store(0, 4, f"store {layout}", layout=layout)
             rows, found = self.with_store(4, 1, f"store {layout}")
             self.expect_hit(f"written by {layout}, read by one rank", rows, plain, found)
@@ -241,8 +241,8 @@ class TierTest:
 
     def windows(self):
         """One sequence of 512 tokens needs 8 blocks of the layers without a window, and with 16
-        rows a step at most 2 of those with a window of 8. So 10 are enough, where 16 were needed.
-        """
+        rows a step at most 2 of those with a window of 8. So 10 are enough; if windows left no
+        blocks, it would need 16."""
         short = dict(max_tokens=WINDOWED, min_tokens=WINDOWED)
         write_lines(self.work / "in.jsonl", [{**line, **short} for line in lines_of(60)[:5]])
         for name in ("gpt-oss", "mistral-short", "gemma3"):

@@ -21,7 +21,7 @@ STOP = re.compile(r"^`([^`]+\.c)`: (`.*`)", re.MULTILINE)
 REQUEST = re.compile(r"^\{\"custom_id\".*\}$", re.MULTILINE)
 COMMAND = re.compile(r"^(\S+=\S+ )*mpirun -n (\d+) (?:\S+/)?shoal (.*)$", re.MULTILINE)
 LINE = 7  # the request's line
-N_LINES, N_TOKENS = 12, 8  # of the input; of the other lines' answers
+N_LINES, N_TOKENS = 12, 8  # lines of the input; tokens of each answer but the request's
 
 
 def named(page):
