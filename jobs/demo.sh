@@ -19,7 +19,7 @@ step()
     printf '\n%s== %s%s\n' "$bold" "$*" "$plain"
 }
 
-# field NAME FILE: the JSON string NAME of each line, escapes resolved; one answer per NUL
+# field NAME FILE: prints the JSON string NAME of each line, escapes resolved, with a NUL at its end
 field()
 {
     local line
@@ -41,7 +41,7 @@ step "The layout on 4 ranks"
 mkdir -p $out
 $shoal plan --model $model --ranks 4
 
-# mpirun hands on stderr as a pipe, so a bar must be asked for
+# under mpirun stderr is a pipe, so a progress bar must be asked for
 bar=()
 [ -t 2 ] && bar=(--progress-bar)
 

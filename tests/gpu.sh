@@ -3,7 +3,7 @@
 #   prints one table: tests, sanitizers, goldens and law on the GPU, CPU = GPU, speed.
 # gpu.sh --prebuilt FOLDER: the same with what gpu_bundle.sh packed, where nothing can be built.
 # gpu.sh --emulated BUILD_FOLDER: tries the flow of this script on the tests' emulated GPU; proves nothing else.
-# GPU_QUICK=1 leaves out what takes minutes (law, sanitizers but memcheck, models above 1b).
+# GPU_QUICK=1 leaves out what takes minutes: law, sanitizers but memcheck, the 8b model's speed.
 # GPU_PARTS="ops models goldens law sanitizers speed" names the parts to run; GPU_WORK is the folder for files
 #   (so that parts can run beside each other); GPU_ROW_S ends a row that takes longer (default 900 s).
 # Exit status: 0 all passed; 1 something failed; 77 no GPU here.
@@ -49,8 +49,8 @@ mkdir -p "$work/bin"
 : >"$table"
 shoal=$(realpath "$bin/shoal")
 [ "$how" = emulated ] && shoal=$(realpath "$bin/shoal_emulated")
-# goldens and law are tests of a program: this one computes on the GPU
-# (goldens to the reference's own precision, so in the CPU's arithmetic)
+# golden.py and law.py start a program: these two run shoal on the GPU. Goldens take the second,
+# which computes as the CPU does, because their bounds are those of f32.
 for flags in "" --exact-across-devices; do
     cat >"$work/bin/shoal-cuda$flags" <<END
 #!/usr/bin/env bash
@@ -67,8 +67,8 @@ line()
     printf '%-52s %-7s %5s  %s\n' "$@" | tee -a "$table"
 }
 
-# limited COMMAND...: runs it in a process group of its own, which is killed after row_s seconds (status 124), since a
-# kernel that never ends would hold up all rows behind it
+# limited COMMAND...: runs it in a process group of its own, which is killed after row_s seconds
+# (status 124), because a kernel that never ends would hold up all later rows
 limited()
 {
     local pid watch status=0
@@ -225,7 +225,7 @@ part_sanitizers()
 
 # --- speed -------------------------------------------------------------------------------------------
 
-# bench MODEL WHAT ROWS SHAPES FLAGS...: a rate of shoal bench beside what the GPU gives at most
+# bench MODEL WHAT ROWS SHAPES FLAGS...: a rate of shoal bench, and its share of the GPU's peak
 bench()
 {
     local model=$1 what=$2 rows=$3 shapes=$4 json=$work/bench.json
@@ -282,7 +282,8 @@ made()
 
 part_speed()
 {
-    # q, k and v, o, gate and up, down of a layer; the MoE's chosen experts as one dense FFN
+    # outputs x inputs of a layer's linears: q, k and v; o; gate and up; down. The MoE's chosen
+    # experts count as one dense FFN.
     local -A shapes=([tiny]="" [1b]="2560x2048 2048x2048 11264x2048 2048x5632"
         [8b]="6144x4096 4096x4096 28672x4096 4096x14336" [8b-8]="6144x4096 4096x4096 28672x4096 4096x14336"
         [moe]="2560x2048 2048x2048 16384x2048 2048x8192")

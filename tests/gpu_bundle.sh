@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# gpu_bundle.sh BUILD_FOLDER BUNDLE_FOLDER: packs a build with CUDA for a GPU machine that has no MPI, HDF5 or
-# hwloc and builds nothing: programs, the shared libraries they load but for glibc and the driver's, Open MPI's
-# launcher and plugins, and env.sh, which sets what those need and refuses a glibc that is too old.
-# There: tests/gpu.sh --prebuilt BUNDLE_FOLDER (the source tree's tests/ and models/ beside it, python3).
+# gpu_bundle.sh BUILD_FOLDER BUNDLE_FOLDER: packs a build with CUDA for a GPU machine without MPI,
+# HDF5, hwloc and compilers: the programs, their shared libraries (except glibc's and the driver's),
+# Open MPI's launcher and plugins, and env.sh, which sets their environment and refuses a glibc that
+# is too old. There: tests/gpu.sh --prebuilt BUNDLE_FOLDER, with python3 and the source's tests/ and
+# models/.
 set -eu
 build=${1:?a build folder} bundle=${2:?a folder to make}
 mkdir -p "$bundle/bin" "$bundle/lib"
@@ -22,7 +23,7 @@ find "$plugins" -name '*.so' -exec cp -L {} "$bundle/lib/openmpi/" \;
 data=$(ompi_info --parsable --path pkgdatadir | sed -n 's/^path:pkgdatadir://p')
 cp -rL "$data" "$bundle/share/openmpi"
 
-# of glibc, which belongs to the machine, only its version is asked for
+# glibc comes from the GPU machine: env.sh checks its version
 is_glibc='^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|anl|nss_.*|nsl|crypt|mvec))\.so'
 ldd "$bundle"/bin/* "$bundle"/lib/openmpi/*.so 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
     while read -r library; do

@@ -2,8 +2,8 @@
 # mpirun.sh RANKS COMMAND...: the launcher line that all tests share. Works as root and with more
 # ranks than cores, where waiting threads and ranks must not spin. Each launcher gets its own
 # session folder, because two that start and end at the same time race for Open MPI's common one
-# ("mkdir: File exists"). ob1 is what Open MPI chooses here anyway; named, it need not open and ask the
-# layers of networks that no test machine has, which takes 0.2 s of each start.
+# ("mkdir: File exists"). Open MPI would choose ob1 here anyway; naming it saves 0.2 s a start, in
+# which Open MPI would try the layers of networks that no test machine has.
 set -eu
 ranks=$1
 shift

@@ -357,7 +357,7 @@ class ErrorsTest:
         launcher.chmod(0o755)
         env = {"SLURM_JOB_ID": "", "SLURM_RESTART_COUNT": "0"}
         done = run([TESTS.parent / "jobs" / "shoal-job", launcher, "-n", 2, "true"], LIMIT_S, env)
-        self.fails(1, ["status 1", "the launcher's own word"], done)
+        self.fails(1, ["status 1 comes from the launcher"], done)
         expect("(nothing on stderr)" in str(run([launcher], LIMIT_S)), "a test's own report")
 
     def wrong_environment(self):

@@ -30,9 +30,9 @@ struct run {
     uint32_t n_hosts, host, n_rows, n_layers;
     double expert_s[TIMES]; /* of 1, 2, 4, ... rows */
     double parts;
-    uint32_t to[HOSTS_MAX][HOSTS_MAX];      /* rows of a host for another */
-    uint32_t choices[HOSTS_MAX][HOSTS_MAX]; /* and their choices there */
-    uint32_t rows_of[E];                    /* of each expert */
+    uint32_t to[HOSTS_MAX][HOSTS_MAX];      /* [from][to] rows that a host sends to another */
+    uint32_t choices[HOSTS_MAX][HOSTS_MAX]; /* [from][to] choices of experts there */
+    uint32_t rows_of[E];                    /* of each expert, from all hosts */
     double compute_s;                       /* of this host, all layers so far */
 };
 
@@ -61,7 +61,7 @@ static void read_times(const char *path, struct run *r)
     mem_free(&text);
 }
 
-/* Seconds of one expert with so many rows: straight lines between the measured points. */
+/* Seconds of one expert with n_rows rows, interpolated between the measured numbers of rows. */
 static double expert_s(const struct run *r, double n_rows)
 {
     if (n_rows == 0) return 0;
@@ -71,7 +71,7 @@ static double expert_s(const struct run *r, double n_rows)
     return (r->expert_s[i] + (n_rows - x0) * slope) / r->parts;
 }
 
-/* The experts of this host, and the shared one for its own tokens. */
+/* Compute seconds of a layer on this host: its experts, and the shared one for its own tokens. */
 static double layer_s(const struct run *r)
 {
     const struct range held = layout_experts(r->layout, r->host);
@@ -205,8 +205,8 @@ static void layer_old(struct run *r, double compute_s, char *memory)
 /* --- all ---------------------------------------------------------------------------------------
  */
 
-/* Seconds of a layer by work and bytes alone: rows spread evenly over all experts, links at their
- * full rate, no latency. *wire_s: the part of the link. */
+/* Returns a layer's compute seconds with rows spread evenly over all experts. *wire_s: the seconds
+ * of its bytes on a link at its full rate, without latency. */
 static double law_s(const struct run *r, double *wire_s)
 {
     const struct wire_shape shape = {.format = {D, CODES},

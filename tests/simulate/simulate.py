@@ -27,8 +27,9 @@ import platforms
 from program import REPO, SKIPPED, Shoal, expect, fresh_folder, main_of, run
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
-# By ranks: tp, pp, dp, ep. On the dragonfly tp groups, and the ranks that hold parts of one expert,
-# lie on several hosts even with 4 ranks a host; on the torus a host holds several tp groups.
+# By ranks: tp, pp, dp, ep. With 64 and 256 ranks, 4 a host: on the dragonfly tp groups, and the
+# ranks that hold parts of one expert, lie on several hosts; on the torus a host holds several tp
+# groups.
 LAYOUTS = {16: {kind: (2, 2, 4, 8) for kind in platforms.KINDS},
            64: {"fat_tree": (4, 4, 4, 8), "dragonfly": (8, 2, 4, 4), "torus": (2, 4, 8, 8)},
            128: {kind: (4, 4, 8, 8) for kind in platforms.KINDS},
@@ -36,7 +37,7 @@ LAYOUTS = {16: {kind: (2, 2, 4, 8) for kind in platforms.KINDS},
            1024: {"fat_tree": (8, 4, 32, 8), "dragonfly": (8, 4, 32, 8), "torus": (8, 4, 32, 8)}}
 # Requests: the demo's first lines, and one that is long enough for sums of many rows.
 N_LINES, N_LINES_LARGE = 10, 40
-LARGE = 256  # ranks, from which rows are fewer and variables are not copied, to save memory
+LARGE = 256  # from so many ranks on, steps have fewer rows and variables no copies, to save memory
 LONG_PROMPT = "demo-32"
 TOKENS_MOST = 6
 MODEL_LEN = 768  # --max-model-len
@@ -82,7 +83,7 @@ class Cluster:
         self.how = [f"--cfg=smpi/privatization:{'no' if is_large else 'dlopen'}",
                     "--cfg=smpi/host-speed:1Gf", "--cfg=smpi/coll-selector:ompi",
                     f"--cfg=smpi/simulate-computation:{'yes' if time_of == 'compute' else 'no'}"]
-        if time_of == "network":  # a look for messages costs a microsecond, not a hundred and more
+        if time_of == "network":  # MPI_Iprobe costs a microsecond, not a hundred and more
             self.how += ["--cfg=smpi/iprobe:1e-6", "--cfg=smpi/grow-injected-times:no"]
 
     def argv(self, source, output, *flags, model=DEMO, layout=None):
@@ -133,7 +134,7 @@ class Simulate:
               f"{between['dispatch_bytes_per_token']:.0f} bytes there for a token and layer")
 
     def same(self, kind, n_hosts, ranks_per_host, *flags):
-        """Returns the job's metrics."""
+        """Runs a job and compares its output with one real rank's. Returns the job's metrics."""
         cluster = Cluster(self.simulated, self.work, kind, n_hosts, ranks_per_host, self.time_of)
         self.one_rank(N_LINES if cluster.n_ranks < LARGE else N_LINES_LARGE, TOKENS_MOST)
         metrics = self.work / "metrics.json"
