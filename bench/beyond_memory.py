@@ -3,18 +3,22 @@
 
 usage: beyond_memory.py stream|peer|tier|store|shared --model M.h5 --work FOLDER [--shoal FILE] [--threads N] ...
 
-stream  --sequences N --rows N --memory SIZE: prompts and answers with all weights in memory, the same in a control group
-        with this limit (root only), and a plain read (dd, O_DIRECT) of as many bytes of the packed copy. Expected: at
-        least 0.90 of the slower of the two, at most 0.10 CPU seconds of the reader for each GB.
-peer    --gguf FILE --peer-sequences N,N...: the same streaming job beside llama.cpp, which maps the same weights, in a group
-        with the same limit, at the number of sequences that suits it best. Needs llama-cpp-python (--python: the
-        interpreter that has it). Expected: at least 10 times its tokens per second.
+stream  --sequences N --rows N --memory SIZE: the same prompts and answers with all weights in
+        memory, and with this --memory in a control group (root only); and a plain read (dd,
+        O_DIRECT) of as many bytes of the packed copy. Expected: at least 0.90 of the speed of the
+        slower of the first and the third, at most 0.10 CPU seconds of the reader for each GB.
+peer    --gguf FILE --peer-sequences N,N...: the same streaming job beside llama.cpp, which maps the
+        same weights, in a group with the same limit, at the best of these numbers of sequences.
+        Needs llama-cpp-python (--python: the interpreter that has it). Expected: at least 10 times
+        llama.cpp's tokens per second.
 tier    --sequences N: a pool for a third of the sequences, without --kv-tier and with it. The rows that each computes
         say what the second can gain at most.
 store   --document N: questions on one document, in two jobs with one --prefix-store. Expected: the second job's first
         answer begins within 0.10 of the first one's time.
-shared  --questions N: a decoding step of N questions that share 1,024 tokens and a document of --document, of the store that
-        `store` left, or that the first job fills. --flags "--weights stream --expert-memory 1G": the same where the disk is the bound. Expected: 1.15.
+shared  --questions N: the time of a decoding step of N questions that share a document of as many
+        tokens as --document says, divided by that of N questions that share its first 1,024. The
+        document comes from the store that `store` left, or else the first job puts it there. With
+        --flags "--weights stream --expert-memory 1G" the disk is the bound. Expected: at most 1.15.
 Each prints one line, and ends with status 1 if two outputs differ that must be equal. FOLDER should be on a local disk.
 For store and shared the model's longest context must be 16,896 (models.py --context).
 """
@@ -47,7 +51,7 @@ def tokens(draw, n):
 
 
 class Group:
-    """A control group with a memory limit, of version 1; None: no limit."""
+    """A control group (version 1) with a memory limit."""
 
     def __init__(self, n_bytes):
         self.path = GROUPS / f"shoal-bench-{os.getpid()}"
@@ -132,7 +136,9 @@ def stream(a):
 
 
 def llama_rate(a, n_bytes, n_sequences):
-    """Tokens per second of llama.cpp with the weights mapped, in a control group with this limit."""
+    """Tokens per second of llama.cpp with mapped weights in a control group of n_bytes, and its
+    seconds with loading.
+    """
     group = Group(n_bytes)
     argv = [a.python, pathlib.Path(__file__).parent / "peers/llama_turns.py", a.gguf, "--threads", a.threads, "--step-tokens",
             a.rows, "--mapped"]
@@ -194,7 +200,8 @@ def store(a):
     second = ask(a, "second", document, 2, 4, flags)
     alone = ask(a, "alone", document[:1], 2, 4, [])
     same(first, second)
-    began = [job.metrics["latency_s"]["ttft"]["max"] for job in (first, second, alone)]  # one question waits for the other
+    # the later one of two questions, which may have to wait for the other
+    began = [job.metrics["latency_s"]["ttft"]["max"] for job in (first, second, alone)]
     print(f"store, a document of {a.document} tokens: first answer after {began[0]:.2f} s, in the second job after "
           f"{began[1]:.3f} s: {began[1] / began[0]:.3f} (0.10); without a document after {began[2]:.3f} s; "
           f"{second.metrics['store_tokens']} tokens from the store")

@@ -9,9 +9,9 @@ Needs Python's torch, transformers and sentence-transformers. The model has the 
 turn of shoal is a whole process: start, loading, tokens, vectors and the output file; a turn of a peer is its work on the
 texts alone, in a process that has loaded the model and computed all texts once. sentence-transformers' encode() sorts the
 texts by length and computes --batch of them at a time. Plain transformers, as in its model cards, takes --batch texts in
-the order in which they come, pads them to the longest and takes the mean of the last hidden states. Before each turn a
-quiet machine is waited for. Printed are, for each peer, texts a second, medians over the rounds with the least and the
-largest ratio, and the least cosine of the two programs' vectors.
+the order in which they come, pads them to the longest and takes the mean of the last hidden states.
+Each turn waits until the machine is quiet. Printed are, for each peer, texts a second, medians over
+the rounds with the least and the largest ratio, and the least cosine of the two programs' vectors.
 """
 import argparse
 import json

@@ -34,7 +34,7 @@ def status_mib(pid, name):
     for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(name):
             return int(line.split()[1]) / 1024
-    return 0  # it has just ended
+    return 0  # the process has just ended
 
 
 class Job:
@@ -46,7 +46,9 @@ class Job:
             self.argv += ["--vectors", args.work / f"vectors.{kind}"]
 
     def run(self, end_bytes=None):
-        """Returns the seconds and the memory over time; kills the job once its output has end_bytes."""
+        """Returns the seconds, the largest memory and the memory over time, in MiB. With end_bytes
+        it kills the job once the output has so many.
+        """
         since, found = time.monotonic(), []
         job, peak = subprocess.Popen([str(word) for word in self.argv]), 0
         while job.poll() is None:

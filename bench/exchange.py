@@ -6,8 +6,9 @@ usage: exchange.py [--hosts 2,4] [--work prefill,decode64] [--pairs 5] [--agains
 
 Hosts are network namespaces of this machine (tests/e2e/hosts.py; needs root), one rank of one thread on each; experts
 are spread over all of them. The work `prefill` is a prompt of 512 tokens for each host. For each work the link is
-limited so that rows of floats, one for each choice, take as long as the experts' work (--rate: a rate of its own): a
-run without a limit gives the computing time, and the experts' part of the multiplications their part of that time.
+limited so that rows of floats, one for each choice, take as long as the experts' work (--rate sets
+another rate): a run without a limit gives the computing time, and the experts' part of the
+multiplications their part of that time.
 Then `auto`, which knows the link's rate (--network, --overlap auto), takes turns as in turns.py with each of
   plain   the same program with --plain-exchange
   off     steps never go in halves
@@ -132,10 +133,10 @@ class Exchange:
         said, sent = [], {}
         for name in ("auto", other):
             done = [t[-1] for t in every if t[-1]["who"] == name]
-            hidden_not = statistics.median(t[phase]["comm_seconds"] / t[phase]["seconds"] for t in done)
+            comm_part = statistics.median(t[phase]["comm_seconds"] / t[phase]["seconds"] for t in done)
             rate = statistics.median(p[name] for p in pairs)
             sent[name] = self.bytes_of(turns, name, line)
-            said.append(f"{name} {rate:.1f} tok/s, {hidden_not:.1%} in communication, {sent[name]:.0f} B")
+            said.append(f"{name} {rate:.1f} tok/s, {comm_part:.1%} in communication, {sent[name]:.0f} B")
         turns.close()
         n_bad = sum(p["disturbed"] for p in pairs)
         print(f"{work}: auto by {other} {middle:.3f} ({low:.3f} .. {high:.3f}), {len(pairs)} pairs, {n_bad} disturbed; "

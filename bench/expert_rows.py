@@ -6,9 +6,10 @@ usage: expert_rows.py --shoal SHOAL (--simulated SIMULATED | --timed ROUNDS) --m
 
 TEXT is cut into lines of about --tokens tokens. One rank reads every second line of the first part and counts the
 tokens of each expert; the lines between them are then read by N simulated ranks (tests/simulate), each a replica with
-an equal part of the experts, on hosts of 1 rank or more. Counts are exact and do not depend on the machine: a block's
-ratio is the rows of its busiest rank by the mean of the ranks, the table has the sum over all blocks (layers and
-steps). "bound" is what no placement can beat, by the same text's own counts over all steps.
+an equal part of the experts, on hosts of 1 rank or more. Counts are exact and do not depend on the
+machine. The table has the rows of the busiest rank divided by the ranks' mean, both summed over all
+layers and steps. "bound" is the least ratio of any placement for the text's own counts over all
+steps.
 
 With --timed the ranks are real ones of one thread on this machine, by mpirun, and each way runs ROUNDS times in turns:
 the table then has the seconds from the end of loading to the last row (the median), and by id's median divided by
@@ -58,7 +59,9 @@ class Measure:
         self.n_experts = max(map(len, one))
 
     def one_rank(self, name):
-        """Reads the lines on one rank. Returns the path of the metrics, and what the caller needs of the run."""
+        """Reads the lines on one rank. Returns the path of the metrics; and the experts' loads of
+        the counted lines, or the hash of the measured lines' output.
+        """
         output, metrics = self.work / f"{name}.one.jsonl", self.work / f"{name}.json"
         subprocess.run([self.args.shoal, "generate", "--model", self.args.model, "--input",
                         self.work / f"{name}.jsonl", "--output", output, "--no-journal", "--metrics", metrics,
@@ -97,7 +100,7 @@ class Measure:
         return sum(found) / len(found)
 
     def rows(self):
-        """(what, flags, copies)"""
+        """(name, flags, copies) of each way to place the experts."""
         yield "by id", [], 0
         yield "by load", ["--expert-load", self.load], 0
         asked = [int(n) for n in self.args.copies.split(",") if n] or [self.n_experts // 8]

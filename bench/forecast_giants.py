@@ -22,6 +22,7 @@ ASSUMED = {"of the memory's bandwidth": 0.8, "of the int8 peak, many rows": 0.6,
            "cycles of a core for an element of norm, gate or RoPE": 3.0, "us to wake the threads": 4.0,
            "us of a barrier": 2.0, "us of the lead for a step, and for a sequence": (20.0, 1.5)}
 ROWS = (1, 4, 16, 64, 256, 1024)
+# Bytes of a weight, peak of its arithmetic, and the part of the peak that many rows reach.
 FORMATS = {"f32": (4, F32, 0.7), "bf16": (2, F32, 0.7), "f16": (2, F32, 0.7), "fp8": (1.03, F32, 0.7), "int8": (1.02, INT8, 0.6),
            "int8-g32": (1.0625, INT8, 0.6), "int4-g32": (0.5625, INT8, 0.6), "int4-g128": (0.516, INT8, 0.6),
            "mxfp4": (0.53, INT8, 0.6)}

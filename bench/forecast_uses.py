@@ -3,13 +3,14 @@
 
 usage: forecast_uses.py choice|left --node NODE.json --models M.h5,... --out OUT [--shoal FILE]
 
-choice  For each model and each load of forecast.py: runs every layout of two ranks, one thread each, then prints the time of
-        the layout that the node's file chooses (--nodes), and of the one chosen without the file, by the fastest
-        layout's. Expected: at most 1.02.
-left    Runs a mixed job of --lines lines on one rank and asks `shoal status` for the time left all the while, by the cost model
-        and by the rate so far. Prints what it said at 10, 25 and 50 % of the job's time by the truth. Expected: 0.9 to
-        1.1.
-NODE.json: of `mpirun -n N shoal bench --machine --threads 1 --save`, N as the ranks of the runs (forecast.py leaves such files).
+choice  For each model and each load of forecast.py: runs every layout of two ranks, one thread
+        each, then prints the times of the layout that the node's file chooses (--nodes) and of the
+        one that is chosen without it, divided by the fastest layout's. Expected: at most 1.02.
+left    Runs a mixed job of --lines lines on one rank and asks `shoal status` again and again for
+        the time left, by the cost model and by the rate so far. Prints both answers at 10, 25 and
+        50 % of the job's time, divided by the time that was really left. Expected: 0.9 to 1.1.
+NODE.json is made by `mpirun -n N shoal bench --machine --threads 1 --save`, with N the ranks of the
+runs (forecast.py leaves such files).
 """
 import argparse
 import json

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""What leaves and the integer grid cost a whole program.
+"""How much slower leaves and the integer grid make a whole program.
 
 usage: law_cost.py --shoal SHOAL --model M.h5 --copy COPY.h5 [--pairs N] [--threads N] [--prompt N] [--steps N]
        [--phase prefill|decode]
 
 COPY.h5 becomes the same checkpoint with one leaf over all columns of each row-parallel tensor, so that o_proj and
 down are one chain of sums with one rounding at its end: nearly what arithmetic without leaves does. Both
-programs stay loaded and take turns (`shoal bench --turns`); printed are the medians of the pairs' ratios, stored
-leaves by one leaf, with the order statistics that hold them with 95 %. Needs numpy, h5py and xxhash.
+programs stay loaded and take turns (`shoal bench --turns`). Printed is the median over the pairs of
+the time with the stored leaves divided by that with one leaf, with its 95 % interval. Needs numpy,
+h5py and xxhash.
 """
 import argparse
 import shutil
@@ -21,7 +22,7 @@ import xxhash
 sys.path.insert(0, str(Path(__file__).parent))
 from turns import Turns, Worker, interval  # noqa: E402
 
-WHOLE = 128  # a leaf is whole groups and whole heads
+WHOLE = 128  # a leaf has whole groups and whole heads, whose sizes divide this
 FOOTER = 48  # magic[16], entries, end of HDF5's part, hash; src/checkpoint/file/seal.h
 
 
@@ -31,7 +32,7 @@ def hash_words(data):
 
 
 def one_leaf(source, copy):
-    """Copies, changes the leaves and seals the copy anew."""
+    """Writes `copy`: the source with one leaf for each tensor, and a new seal."""
     shutil.copyfile(source, copy)
     with open(copy, "rb") as f:
         f.seek(-FOOTER, 2)

@@ -23,8 +23,8 @@ class Stream:
 
 def kind_of(s, t, kind):
     """The type in which a tensor is stored in a file of type `kind`. Norms and routers are floats,
-    as in llama.cpp. MXFP4 is used for experts only. In models with latent attention or MXFP4
-    the other matrices have the types that were published.
+    as in llama.cpp. MXFP4 is used for experts only: the other matrices are then BF16. So are
+    embedding and head of models with latent attention. Both are as published.
     """
     if t.role in ("vector", "router"):
         return "F32"

@@ -2,9 +2,9 @@
 
 A weight is one of 256 quantiles of a normal distribution, all equally probable: one random byte. Each format has a
 table of the 256 codes, so weights of all formats are the same numbers, rounded, and bytes.translate makes them. The
-quantiles are symmetric, so every tensor's mean is 0 but for chance. All weights of a tensor share one scale, which
-stands at every place where the format has a scale. Formats: ggml's F32, F16, BF16, Q8_0, Q4_0, MXFP4; of
-safetensors also F8_E4M3 and the int4 words of compressed-tensors.
+quantiles are symmetric, so a matrix's mean is 0 but for chance. All weights of a tensor share one
+scale, which stands at every place where the format has a scale. Formats: ggml's F32, F16, BF16,
+Q8_0, Q4_0, MXFP4; of safetensors also F8_E4M3 and the int4 words of compressed-tensors.
 """
 import dataclasses
 import math

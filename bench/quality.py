@@ -7,10 +7,11 @@ usage: quality.py --shoal SHOAL --model M.h5 --text TEXT --work FOLDER [--only W
 TEXT is cut at blank lines: its last tenth is scored in prompts of up to 700 characters (the first N), 128
 excerpts (N) of 900 characters spread over the rest are the calibration. Perplexity is shoal's. KL is the mean over
 the scored positions of KL(source || quantized) in nats over the whole vocabulary, from `score --logits`, with its
-standard error. fp8-tensor and fp8-block128 are rounded here and imported: one scale for a matrix, or for each
-128 x 128 of it, embedding, head and router as they were. "KL by rtn" is the mean by that of rounding to nearest in the same format, and the share of positions
-where it is smaller. "output error" is what the calibrated methods report: what rounding adds to the outputs of the
-linears, by their sum of squares. Needs numpy and h5py.
+standard error. fp8-tensor and fp8-block128 are rounded here and imported: they have one scale for a
+matrix, or for each 128 x 128 of it; embedding, head and router stay as they were. "KL by rtn" is
+the mean KL divided by that of rounding to nearest in the same format, and the share of positions
+where it is smaller. "output error" is reported by the calibrated methods: the squared error that
+rounding adds to the linears' outputs, divided by the outputs' sum of squares. Needs numpy and h5py.
 """
 import argparse
 import json

@@ -51,8 +51,8 @@ def spin_all(n=1):
 
 
 class Quiet:
-    """others: the share of one CPU that other processes may take. spin: how much slower the fixed
-    loop may be.
+    """others: the share of one CPU that other processes may take. slower: by which factor the fixed
+    loop may be slower than its best run.
     """
 
     def __init__(self, own_pids=(), others=0.05, slower=1.05):
@@ -75,7 +75,7 @@ class Quiet:
         return seen["others"] > self.others or seen["stolen"] > self.others
 
     def look(self):
-        """Whether the machine is quiet now. Takes a fifth of a second."""
+        """Whether the machine is quiet now. Takes a little more than a fifth of a second."""
         mark = self.mark()
         time.sleep(0.2)
         if self.is_disturbed(self.since(mark)):

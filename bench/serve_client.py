@@ -115,7 +115,7 @@ class Client:
         self.port, self.poll, self.open, self.idle, self.cpu_s = port, select.epoll(), {}, {}, 0
 
     def begin(self, call, since):
-        """Sends the call, on a connection that it may have already, or on one that is idle."""
+        """Sends the call on its own connection, on an idle one, or else on a new one."""
         try:
             if not call.socket and self.idle:
                 call.socket, call.is_used = self.idle.popitem()[1], True

@@ -9,9 +9,10 @@ FIRST and SECOND are commands that answer lines as `shoal bench --turns` does: t
     "shoal bench --turns --quiet --model M.h5 --threads 2 --max-model-len 1024"
     "mpirun -n 2 shoal bench --turns --quiet --model M.h5 --threads 1 --tp 2 --max-model-len 1024"
 Each turn is one repetition of a work, every pair in the other order than the one before. The waiting program is
-stopped, since ranks that wait for each other spin. Before each turn a quiet machine is waited for (--max-wait seconds), and a turn
-that others disturbed is done again (--again times, then it stays and is counted). Printed are medians over the
-pairs of FIRST's rate by SECOND's, with the order statistics that hold them with 95 % (fewer than 9 pairs: all).
+stopped, since ranks that wait for each other spin. Each turn waits until the machine is quiet
+(--max-wait seconds), and a turn that others disturbed is done again (--again times, then it stays
+and is counted). Printed are medians over the pairs of FIRST's rate divided by SECOND's, with 95 %
+intervals (order statistics; of fewer than 9 pairs, the least and the largest).
 """
 import argparse
 import atexit
@@ -139,8 +140,8 @@ class Turns:
         return answer
 
     def turn(self, name, line):
-        """Repeats a turn until it is undisturbed, at most --again times. Returns the turn that
-        counts, and all that were tried.
+        """Repeats a turn until it is undisturbed, at most --again times. Returns all turns that
+        were tried; the last one counts.
         """
         tried = []
         for _ in range(self.n_again + 1):

@@ -33,7 +33,8 @@ SHAPES = {
                               num_local_experts=64, num_experts_per_tok=8, vocab_size=32000,
                               max_position_embeddings=8192)),
 }
-# The odd bytes of a bf16 hold sign and exponent: magnitudes from 2^-7 to 2^-6, either sign.
+# The high byte of a bf16 has its sign and all but the last bit of its exponent. These two make
+# magnitudes from 2^-7 to 2^-5, of either sign.
 HIGH = bytes(0x3C if b % 2 == 0 else 0xBC for b in range(256))
 
 
@@ -114,7 +115,7 @@ def ratio(what, bench, peaks):
 
 
 def sdpa(rows, heads, head_dim):
-    """Seconds of torch's causal attention in f16 over one sequence; fails without torch."""
+    """Prints the seconds of torch's causal f16 attention over one sequence; fails without torch."""
     import torch
     q, k, v = (torch.randn(1, heads, rows, head_dim, device="cuda", dtype=torch.float16)
                for _ in range(3))

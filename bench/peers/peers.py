@@ -10,15 +10,16 @@ usage: peers.py --shoal build/release/shoal --python VENV/bin/python --models FO
 FOLDER holds the files of models.py; checkpoints that are missing are made beside them. VENV has llama-cpp-python.
 Prompts are one step, and one llama_decode, however long; works are the rows of WORK in turns.py.
 Both programs hold their model and wait; each turn is one repetition, every pair in the other order than the one
-before. Before each turn a quiet machine is waited for (--max-wait seconds), and a turn that others disturbed
-is done again (--again times, then it stays and is marked). Rates are tokens a second of wall time; for one
-thread the ratio is also given by CPU time, which others disturb less.
+before. Each turn waits until the machine is quiet (--max-wait seconds), and a turn that others
+disturbed is done again (--again times, then it stays and is marked). Rates are tokens a second of
+wall time; for one thread the ratio is also given by CPU time, which others disturb less.
 --kernels is the set that shoal shall use; the peer's comes with its build.
 OUT/peers.json keeps every turn, disturbed ones too, with flags, versions and the bytes counted;
-OUT/peers.md is the table: medians over pairs of shoal's rate by llama.cpp's, with a 95 % interval; its last column
-is the largest difference of the programs' log-probabilities over 32 tokens. Decoding of one sequence also
-runs alone, --paired-turns repetitions whose steps take turns with reads of memory (shoal bench --paired-peaks): its
-part of the reads is the median over those steps. Elsewhere the machine's peaks are those of one moment.
+OUT/peers.md is the table: medians over pairs of shoal's rate divided by llama.cpp's, with a 95 %
+interval; its last column is the largest difference of the programs' log-probabilities over 32
+tokens. Decoding of one sequence also runs alone, --paired-turns repetitions whose steps take turns
+with reads of memory (shoal bench --paired-peaks): its part of the reads is the median over those
+steps. Elsewhere the machine's peaks are those of one moment.
 """
 import argparse
 import json
@@ -35,9 +36,10 @@ from turns import WORK, Worker, add_arguments, interval, longest, turns_of, word
 
 HERE = pathlib.Path(__file__).parent
 
-# A format is a row: llama.cpp's file type, the ending of shoal's checkpoint, and how it is made: from the peer's own
-# file, its codes as they are ({gguf}), or from the F16 file. Rows of a policy hold the same weights rounded by shoal,
-# so they are not the peer's model to the bit.
+# Each format: llama.cpp's file type, the ending of shoal's checkpoint, and how shoal makes it: from
+# the peer's own file ({gguf}), whose codes are kept, or from the checkpoint of another format
+# ({source}). The latter, the policies, are rounded by shoal, so they are not the peer's model to
+# the bit.
 FORMATS = {
     "f16": {"gguf": "F16", "file": "f16", "make": ["convert", "{gguf}", "{out}"]},
     "bf16": {"gguf": "F16", "file": "bf16", "make": ["convert", "--dtype", "bf16", "{gguf}", "{out}"]},
@@ -126,7 +128,7 @@ class Comparison:
     def run_row(self, shape, name, n_threads):
         gguf, h5 = self.checkpoint(shape, name)
         row = {"shape": shape, "format": name, "threads": n_threads, "work": {}}
-        ours = score_shoal(self.a.shoal, h5, self.a.out)  # before the workers, so that memory need not hold it thrice
+        ours = score_shoal(self.a.shoal, h5, self.a.out)  # before the workers load the model too
         workers = {
             "shoal": Worker([self.a.shoal, "bench", "--turns", "--quiet", "--model", h5, "--threads", n_threads,
                              *room(self.a.work), "--step-tokens", step_tokens(self.a.work)]),

@@ -184,9 +184,10 @@ class Cluster:
             time.sleep(min(1.5, 0.3 + waited / 10))
 
     def let_go(self):
-        """Starts requeued jobs, which Slurm holds back for two minutes. Waits until nothing of the
-        old start is left, or Slurm would mistake it for the new one; and while a node is lost,
-        because a start on it hangs (after two minutes Slurm would have noticed).
+        """Starts requeued jobs early: Slurm would hold them for two minutes. A job stays held while
+        a step of its old start runs, which Slurm would take for the new one. All jobs stay held
+        while a node is lost, because a start on it hangs (after two minutes Slurm would have
+        noticed).
         """
         if self.lost:
             return

@@ -31,8 +31,8 @@ DEMO = REPO / "models" / "demo" / "demo.h5"
 N_LINES = 160
 SLOW = """#!/usr/bin/env bash
 # Runs shoal with small batches. Once its journal exists, the ranks stand still for most of every
-# second, unless an earlier session has left rows (of an array: of its second task) or the test has
-# written OUTPUT.fast.
+# second, unless an earlier session has left rows or the test has written OUTPUT.fast. Of an array
+# only the second task is slowed down so.
 for ((i = 1; i < $#; i++)); do
     next=$((i + 1))
     [ "${!i}" != --output ] || output=${!next}
@@ -104,7 +104,7 @@ def request_lines():
         lines.append(line)
     lines[50]["top_p"] = 3
     lines[90]["custom_id"] = "s1"  # an id from another part of the array
-    lines[120]["custom_id"] = "13"  # line 13's own number
+    lines[120]["custom_id"] = "13"  # the id that line 13 gets from its number
     return lines
 
 
@@ -356,7 +356,7 @@ class SlurmTest:
             self.say("the nodes are idle")
             self.run_whole()
             self.side_by_side([self.fence])
-            self.side_by_side([self.preempted])  # alone: any other job's wait would preempt it early
+            self.side_by_side([self.preempted])  # alone: a waiting job would preempt it
             self.side_by_side([
                 self.limit, self.warned, self.too_early, lambda: self.lost_node("srun"),
                 lambda: self.usr1("mpirun"), self.array, lambda: self.lost_node("mpirun"),

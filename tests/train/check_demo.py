@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks an exported demo model with transformers and measures it on the held-out text.
 
-Reads the directory as any Hugging Face user would; of our own model only the f32 comparison is left.
+Reads the directory as any Hugging Face user would. Our own model only serves to compare f32 logits.
 Prints one JSON object.
 """
 import argparse

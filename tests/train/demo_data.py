@@ -32,7 +32,7 @@ def split_speeches(speeches):
 
 
 def encode_speeches(tok, speeches):
-    # The pre-tokenizer always splits after a blank line, so pieces of speeches are pieces of the text.
+    # The pre-tokenizer always splits after a blank line, so the speeches' tokens are the text's.
     return [np.array(e.ids, dtype=np.int64) for e in tok.encode_batch(speeches)]
 
 

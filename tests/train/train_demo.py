@@ -42,7 +42,9 @@ def arguments():
 
 
 def load_data(a):
-    """Tokenizer (trained once, on the training part only), training speeches, held-out stream."""
+    """The end token's id, the encoded training speeches and the held-out stream. The tokenizer is
+    trained once, on the training part only.
+    """
     train, held = data.split_speeches(data.read_speeches(a.corpus))
     path = f"{a.work}/tokenizer.json"
     if not os.path.exists(path):
