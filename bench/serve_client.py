@@ -148,7 +148,8 @@ class Client:
 
     def run(self, calls, rate=0, most=0):
         """Runs all calls: `rate` a second at even times; or as many at a time as `most` says, the next one when one has
-        ended; or all at once, on connections that stand before the clock starts. Returns the seconds that it took."""
+        ended; or all at once, on connections that are open before the clock starts. Returns the
+        seconds that it took."""
         if not rate and not most:
             for call in calls:
                 call.connect(self.port)

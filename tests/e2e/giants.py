@@ -115,7 +115,7 @@ class Giants:
     # --- plan ---
 
     def formats(self):
-        """The plans are equal, except for the line with the model's name."""
+        """A config.json with --format has the plan of its checkpoint, but for the model's name."""
         hf = GOLDENS / "mixtral" / "hf"
         for flags in (["--format", "int8"], ["--format", "int4", "--policy", "attention=bf16"],
                       ["--format", "fp8-g32"], ["--format", "f16"]):

@@ -49,9 +49,7 @@ N_TOKENS = 24
 #  3. A grower gives its block back when it ends or is preempted, and needs a second one before it
 #     can end. No block is free. So the first grower that needs one preempts another, or itself.
 # Steps 1 and 2 are the scheduler's (src/serve), check_growers() checks the rest with the base run's
-# rows. Before there were growers, a tight row preempted when its lines happened to grow at the same
-# time: the shuffled order never did that in two groups, so such a row failed on every machine whose
-# kernel sets led to its choice.
+# rows.
 GROWERS = [1, 2, 3, 4, 5, 6, 8, 9]
 GROWER_TOKENS = 20  # at least
 N_REPEATS = 3  # r14 repeats r06; two of s04's three greedy answers repeat the first

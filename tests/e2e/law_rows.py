@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests that law.py chooses the same runs on every machine, and which set runs in place of one
-that a CPU lacks.
+"""Tests that law.py chooses the same runs on every machine, and which kernel set runs in place of
+one that a CPU lacks.
 
 usage: law_rows.py WORK_FOLDER
 """

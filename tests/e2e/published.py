@@ -64,7 +64,7 @@ def e2m1(nibble):
     return -value if nibble & 8 else value
 
 
-FINITE = bytes(code if code % 128 != 127 else 0 for code in range(256))  # 0x7F and 0xFF are NaN
+FINITE = bytes(code if code % 128 != 127 else 0 for code in range(256))  # with 0 for the NaN codes
 
 
 def tables(values_of, scale):

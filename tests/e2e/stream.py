@@ -98,7 +98,7 @@ def check_reads(what, metrics):
 
 
 def packed_once(case, model):
-    """The copy of a layout is made by its first job only, and shoal pack makes the same file."""
+    """A later job does not make the packed copy again, and shoal pack makes the same file."""
     copy = model.with_name(model.name + ".experts")
     before = copy.stat().st_mtime_ns
     done, _, _ = case.run(model, ["--weights", "stream"])

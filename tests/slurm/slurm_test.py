@@ -204,9 +204,9 @@ class SlurmTest:
         self.finished(job, ["drained after \\d+ rows \\(the time limit\\)", "status 75: requeued"])
 
     def warned(self):
-        """Slurm's signal tells the script of the time limit, 120 s before it and up to 30 s
-        earlier. The test lowers the limit only when there are rows; shoal itself asked for the
-        limit before.
+        """Slurm signals the script 120 to 150 s before the time limit. The test lowers the limit
+        only when there are rows: shoal has asked for the limit before that and does not know the
+        new one.
         """
         job = self.submit("warned", "one_node.sbatch", 1, "mpirun", more=["--pp", "2"])
         self.wait_at_work(job)

@@ -88,7 +88,8 @@ def stream_windows(ids, length):
 
 
 def unigram_perplexity(train_ids, held_ids, vocab):
-    """(add-one counts of the training text, the held-out text's own counts), both on held_ids."""
+    """The perplexities of held_ids by add-one counts of the training text, and by their own counts.
+    """
     held = np.bincount(held_ids, minlength=vocab)
     share = held / held.sum()
     train = np.bincount(train_ids, minlength=vocab) + 1
