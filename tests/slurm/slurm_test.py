@@ -204,7 +204,7 @@ class SlurmTest:
         self.finished(job, ["drained after \\d+ rows \\(the time limit\\)", "status 75: requeued"])
 
     def warned(self):
-        """Slurm signals the script 120 to 150 s before the time limit. The test lowers the limit
+        """Slurm signals the script 120 s before the time limit or earlier. The test lowers the limit
         only when there are rows: shoal has asked for the limit before that and does not know the
         new one.
         """
