@@ -34,8 +34,8 @@ struct adapter_loading {
     struct ckpt *ckpt;              /* the adapter's */
     struct js_doc *config;          /* of the adapter */
     struct weights_cut cut;         /* of this rank's place */
-    struct adapter_target *targets; /* [n_targets] for each tensor of the file, those of the linears
-                                       that its rows belong to */
+    struct adapter_target *targets; /* [n_targets] one for each tensor of the file, two for those of
+                                       kv_a_proj_with_mqa */
     size_t n_targets;
     struct slab_want *wants; /* [n_wants] */
     uint32_t *want_target;   /* [n_wants] the target of each want */
@@ -44,7 +44,7 @@ struct adapter_loading {
     uint32_t max_outputs;
 };
 
-enum { ROLES_MAX = 2 /* in one tensor that an adapter may change */ };
+enum { ROLES_MAX = 2 /* of one of the model's tensors: kv_a_proj_with_mqa has two */ };
 
 static const char *const pair_ends[2] = {ADAPTER_A_END, ADAPTER_B_END};
 
@@ -121,7 +121,8 @@ static struct status check_weight(const struct adapter_loading *ld, const struct
                        ckpt_path(ld->ckpt), t->tensor->name, method);
 }
 
-/* Refuses a linear that the file also has under its tensor's own name. */
+/* Refuses a tensor whose linear has another name in transformers than in the model's checkpoint, if
+ * the file also has an A under the checkpoint's name. */
 static struct status check_alone(const struct adapter_loading *ld, const struct adapter_target *t,
                                  const char *linear)
 {
@@ -135,7 +136,8 @@ static struct status check_alone(const struct adapter_loading *ld, const struct 
                        t->tensor->name, own);
 }
 
-/* Finds the linear `linear` to which a tensor of the adapter's file belongs, and checks both. */
+/* Sets `linear` to the name of the linear to which t->tensor belongs, finds it in the model, and
+ * checks both. */
 static struct status target_find(const struct adapter_loading *ld, struct adapter_target *t,
                                  char linear[CKPT_NAME_MAX + 1])
 {
@@ -189,7 +191,7 @@ static struct adapter_layer *layer_of_target(const struct adapter_loading *ld,
     return &ld->adapter->layers[t->layer - ld->base->layers.begin];
 }
 
-/* Makes the heads of a kv_b_proj of which this rank holds n_rows. */
+/* Makes k_b and v_b for the heads of the n_rows rows of kv_b_proj that this rank holds. */
 static struct status heads_cut(struct adapter_loading *ld, const struct adapter_target *t,
                                uint32_t n_rows)
 {

@@ -18,9 +18,9 @@ enum adapter_site {
     ADAPTER_GATE, /* of a dense FFN or of the shared experts, as the next two */
     ADAPTER_UP,
     ADAPTER_DOWN,
-    ADAPTER_Q_A,  /* latent attention: q's latent, */
-    ADAPTER_KV_A, /* and the two parts of kv_a_proj_with_mqa, next to each other */
-    ADAPTER_K_ROPE,
+    ADAPTER_Q_A,    /* latent attention: q_a_proj; the next two: the parts of kv_a_proj_with_mqa */
+    ADAPTER_KV_A,   /* the latent of keys and values */
+    ADAPTER_K_ROPE, /* the rotated key, which all heads share; must follow ADAPTER_KV_A */
     ADAPTER_SITE_COUNT,
     ADAPTER_K_B = ADAPTER_SITE_COUNT, /* the heads' parts of kv_b_proj: adapter_layer.k_b, v_b */
     ADAPTER_V_B
@@ -41,8 +41,8 @@ struct adapter_linear {
 
 /* kv_b_proj gives each head a key part K_h and a value part V_h, and latent attention reads them in
  * its absorbed form: K_h^T takes q into the space of the latents, V_h takes the output out of it.
- * An adapter of kv_b_proj, A [r, kv_lora] and B of the rows [K_B,h; V_B,h] of each head, so adds
- * A^T (K_B,h^T q) to the one and V_B,h (A x) to the other. Both are adapter_linears of a head:
+ * An adapter of kv_b_proj has A [r, kv_lora] and a B with rows [K_B,h; V_B,h] for each head, so it
+ * adds A^T (K_B,h^T q) to K_h^T q, and V_B,h (A x) to V_h x. A head has an adapter_linear for each:
  *     k_b[h]: a = K_B,h^T [r, query_dim - rotary]    b = A^T [kv_lora, r]
  *     v_b[h]: a = A [r, kv_lora]                     b = V_B,h [value_dim, r]
  * with the scaling in the matrix of B. All heads share one A, and one A^T. */

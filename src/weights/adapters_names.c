@@ -79,8 +79,8 @@ bool adapter_layer_index(const struct arch *m, const char *name, uint32_t *layer
     return *end == '.' && n < m->n_layers;
 }
 
-/* True when a linear of transformers is the model's tensor `name`. The modules of some families
- * have other names in transformers than their tensors have in a checkpoint. */
+/* True when the linear with this name in transformers is the checkpoint's tensor `name`. Some
+ * families' modules have other names in transformers than their tensors in a checkpoint. */
 static bool is_linear_of(const struct arch *m, const char *linear, const char *name)
 {
     static const struct {

@@ -11,8 +11,8 @@
 #define ADAPTER_A_END ".lora_A.weight"
 #define ADAPTER_B_END ".lora_B.weight"
 
-/* Local. Sets *out to the site of a role, the first one of kv_b_proj; false: an adapter cannot
- * change it. */
+/* Local. Sets *out to the site of a role; of kv_b_proj, which has two, to ADAPTER_K_B. False: an
+ * adapter cannot change linears with this role. */
 bool adapter_site_of(enum weight_role role, enum adapter_site *out);
 
 /* Local. Returns why a tensor of the model takes no adapter; NULL: it takes one. */
@@ -24,8 +24,8 @@ const char *adapter_name_refusal(const char *linear);
 /* Local. Reads N of "model.layers.N."; false: there is none, or the model has no such layer. */
 bool adapter_layer_index(const struct arch *m, const char *name, uint32_t *layer);
 
-/* Local. Finds the next row, from *i on, of a tensor of the layer by its linear, and sets *i to the
- * row behind it. NULL: there is none. */
+/* Local. Finds the next row of the table of tensors, from row *i on, that the layer's linear has
+ * (arch_tensors.h), and sets *i to the row after it. NULL: there is none. */
 const struct arch_tensor *adapter_row_of(const struct arch *m, uint32_t layer, const char *linear,
                                          size_t *i);
 
@@ -36,7 +36,7 @@ static inline size_t adapter_packed_room(const struct packed *p)
 }
 
 /* Local. Makes k_b and v_b of a layer for n_heads heads, without memory for their matrices; does
- * nothing if they exist. Errors: STATUS_MEMORY. */
+ * nothing if they exist. rank: r. Errors: STATUS_MEMORY. */
 struct status adapter_heads_make(const struct arch *m, uint32_t n_heads, uint32_t rank,
                                  struct adapter_layer *layer);
 
