@@ -139,7 +139,7 @@ struct layer {
     bool is_moe;
     bool starts_shortcut; /* LongCat-Flash: a dense FFN stands beside the layer's experts, and the
                              next layer adds the experts' output */
-    bool ends_shortcut;   /* LongCat-Flash: the layer adds the output of the experts before it */
+    bool ends_shortcut;   /* LongCat-Flash: it adds the output of the previous layer's experts */
     bool is_delta;        /* recurrent: a gated delta rule or a Mamba-2 scan instead of attention */
     bool has_kv;          /* attention with keys and values in the cache */
     bool has_mixer, has_ffn; /* a layer of Nemotron-H has only one of them */

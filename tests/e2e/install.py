@@ -32,7 +32,7 @@ def check(argv, **how):
 
 
 def check_manual(shoal, page, command):
-    """Every flag that --help shows stands in the manual page, too."""
+    """Every flag that --help shows is in the manual page, too."""
     flags = re.findall(r"^  (--[a-z0-9-]+)", check([shoal, command, "--help"]), re.MULTILINE)
     text = page.read_text().replace("\\-", "-")
     expect(flags, f"{command}: --help shows no flag")

@@ -97,8 +97,8 @@ class PartsTest:
         self.status_refuses()
 
     def status_refuses(self):
-        """The rest of a part is not forecast."""
-        folder = self.work / "killed"  # of its own, because the killed job leaves its lease
+        """shoal status refuses to forecast the rest of a part."""
+        folder = self.work / "killed"  # not self.work, because the killed job leaves its lease
         folder.mkdir(exist_ok=True)
         output, node = folder / "part.jsonl", folder / "node.json"
         node.write_text("{}")

@@ -47,7 +47,7 @@ def draws(name, n):
 
 
 def bf16(value):
-    """The two bytes of a value that BF16 has."""
+    """The two bytes of a value that BF16 represents exactly."""
     data = struct.pack("<f", value)
     expect(data[:2] == b"\0\0", f"{value} is not a value of BF16")
     return data[2:]

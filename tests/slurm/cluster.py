@@ -180,7 +180,7 @@ class Cluster:
         while not condition():
             waited = time.monotonic() - began
             expect(waited < limit_s, f"no {what} within {limit_s} s\n{self}")
-            # A dozen cases wait at a time, some for a minute, and most ask Slurm by a process of its own.
+            # A dozen cases wait at a time, some for a minute; most start a process to ask Slurm.
             time.sleep(min(1.5, 0.3 + waited / 10))
 
     def let_go(self):
