@@ -94,8 +94,9 @@ static bool is_ready(struct expert_stream *s, size_t i)
            stream_entry_of(s, s->layer, s->needs[i].expert)->state == STREAM_READY;
 }
 
-/* Returns the first need that is in memory, with the needs right after it that are, too; n = 0:
- * none is in memory. With in_order, the run is the first need that is left, or nothing. */
+/* Returns the first need that is in memory, with the needs right after it that are, too, up to
+ * most_rows rows; n = 0: none is in memory. With in_order, the run is the first need that is left,
+ * or nothing. */
 static struct expert_run find_run(struct expert_stream *s)
 {
     struct expert_run run = {s->first_left, 0};
