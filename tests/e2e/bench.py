@@ -198,7 +198,7 @@ class BenchTest:
             expect(done["host_bytes"] == size and done["ranks_of_host"] == max(ranks, 1), f"{done}")
             rows = [(row["block_bytes"] >> 20, row["in_flight"]) for row in done["rows"]]
             depths = (1, 4, 16) if done["way"] == "direct" else (1,)
-            share = (size >> 20) // max(ranks, 1)  # MiB of a rank; no block of it is in flight twice
+            share = (size >> 20) // max(ranks, 1)  # MiB; no block of it is in flight twice
             expect(rows == [(block, depth) for block in (1, 4, 16) for depth in depths if block * depth <= share],
                    f"{rows}")
             expect(all(row["gbs"] > 0 and row["cpu_s_per_gb"] > 0 and 0 < row["checksums"] < 1 for row in done["rows"]),

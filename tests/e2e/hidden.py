@@ -147,7 +147,7 @@ class HiddenTest:
                 expect((row["hidden_first"], row["hidden"]) == (first, wanted), f"{span}: {at}: other rows")
 
     def layouts(self):
-        """Ranks, batch, chunk, drafts, preemptions and how the layers are written change no byte."""
+        """Ranks, batch, chunk, drafts, preemptions and the layers' spelling change no byte."""
         for i, (ranks, flags) in enumerate([
                 (4, ["--tp", 2, "--pp", 2]), (2, ["--dp", 2, "--max-batch", 2, "--chunk", 16]),
                 (0, ["--max-batch", 1, "--speculate", "off", "--prefix-cache", "off"]),

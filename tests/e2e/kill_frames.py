@@ -49,7 +49,7 @@ class Frames:
         write_lines(plain, [dict(prompt_token_ids=[i % 300 + 1] * draw.randrange(1, 9),
                                  max_tokens=0 if i % 50 == 7 else draw.randrange(1, 40)) for i in range(self.N_ROWS)])
         lines = plain.read_bytes()
-        cuts = [0, len(lines) // 3, 2 * len(lines) // 3, len(lines)]  # of members or frames; inside lines
+        cuts = [0, len(lines) // 3, 2 * len(lines) // 3, len(lines)]  # of frames; inside lines
         for end, pack in self.INPUTS.items():
             self.work.joinpath(f"in.jsonl{end}").write_bytes(
                 b"".join(pack(lines[a:b]) for a, b in zip(cuts, cuts[1:])))

@@ -204,9 +204,9 @@ class SlurmTest:
         self.finished(job, ["drained after \\d+ rows \\(the time limit\\)", "status 75: requeued"])
 
     def warned(self):
-        """Slurm signals the script 120 s before the time limit or earlier. The test lowers the limit
-        only when there are rows: shoal has asked for the limit before that and does not know the
-        new one.
+        """Slurm signals the script 120 s before the time limit or earlier. The test lowers the
+        limit only when there are rows: shoal has asked for the limit before that and does not know
+        the new one.
         """
         job = self.submit("warned", "one_node.sbatch", 1, "mpirun", more=["--pp", "2"])
         self.wait_at_work(job)
