@@ -25,7 +25,8 @@ static bool replans(const struct job *j)
     return j->o->layout.expert_replan > 0 && j->layout->ep > 1;
 }
 
-/* Takes the counts of earlier runs if the job replans, otherwise those of --expert-load. */
+/* Takes the counts of earlier runs if the job replans and has such counts; otherwise those of
+ * --expert-load, if there are any. */
 static struct status read_load_as_lead(struct job *j)
 {
     struct job_experts *x = &j->experts;

@@ -137,7 +137,8 @@ static void choose_of(struct stage *s, const struct layer *layer, const struct s
     op_index(s->o.kern, &a, chosen, s->index.scores, work.n_scores);
 }
 
-/* Chooses the entries to which each row attends: chosen [T, n_chosen]. */
+/* Chooses the entries of each row that sees more than n_chosen: chosen [T, n_chosen], in which the
+ * other rows are not written. Those attend to all entries that they see. */
 static void choose_entries(struct stage *s, const struct layer *layer, const struct part *p,
                            int32_t *chosen)
 {

@@ -11,8 +11,8 @@ struct range moe_zero_rows(const struct moe *m, const struct pass *p)
     return m->exchange->lists_all ? p->rows->own : p->listed;
 }
 
-/* Takes the choices of experts without weights out of a token's k choices. Returns the sum of their
- * weights, in the order of their ids, from +0. */
+/* Takes the choices of zero-computation experts out of a token's k choices: their ids become -1.
+ * Returns the sum of the router's weights of these choices, in the order of the ids, from +0. */
 static float take_choices(uint32_t n_experts, int32_t *ids, const float *weights, size_t k)
 {
     float sum = 0;

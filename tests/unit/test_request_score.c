@@ -17,8 +17,9 @@ static struct request *parse(struct tokenizer *t, const char *line)
     return util_request_parse(&rules, line);
 }
 
-/* Compares the tokens of a line's prompts with `expected`: characters, "^" for the prefix token,
- * "|" before the first token that gets a log-probability, and blanks between prompts. */
+/* Compares the tokens of a line's prompts with `expected`: characters, "^" for <|end|> (the prefix
+ * token unless the line names another), "|" before the first token that gets a log-probability, and
+ * blanks between prompts. */
 static void check_division(const char *line, const char *expected)
 {
     struct tokenizer *t = util_byte_tokenizer();

@@ -14,7 +14,7 @@ enum {
 
 /* A dataset that is being written. */
 struct ckpt_stream {
-    struct ckpt_tensor shape; /* its name points to `name` */
+    struct ckpt_tensor shape; /* without a name */
     char name[CKPT_NAME_MAX];
     hid_t dataset; /* -1: none */
     hid_t type;

@@ -7,8 +7,8 @@
 
 #include <limits.h>
 
-/* A wait below REST_FROM_NS never sleeps, because 1/64 of it is hardly longer than the timer's
- * slack. */
+/* A sleep lasts 1/REST_PART of the time waited so far, at most REST_MOST_NS. A wait sleeps only
+ * from REST_FROM_NS on: a shorter sleep would hardly be longer than the timer's slack. */
 enum { REST_FROM_NS = 5000000, REST_PART = 64, REST_MOST_NS = 2000000 };
 
 void comm_wait_asleep(struct comm *c)

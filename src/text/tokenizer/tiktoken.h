@@ -15,8 +15,8 @@
  * added tokens, as added_tokens_decoder in `config` names them, or else special tokens
  * <|reserved_token_ID|>. Text is split into pieces as in Kimi-K2. The model's type is "Tiktoken":
  * its merges follow from the ranks (tokenizer_load_ranks), and other readers of tokenizer.json
- * refuse it. Errors: STATUS_INPUT names the entry (lines without the empty ones), rank or
- * tokenizer class that is not supported; STATUS_MEMORY. */
+ * refuse it. Errors: STATUS_INPUT names the entry (its number among the lines that are not
+ * empty), the rank or the tokenizer class that is not supported; STATUS_MEMORY. */
 struct status tokenizer_json_from_tiktoken(const char *ranks, size_t n_bytes,
                                            const struct js_node *config, struct strbuf *out);
 
