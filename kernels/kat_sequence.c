@@ -136,12 +136,12 @@ uint64_t kat_softcap(struct kat_bench *b, enum dtype t)
 }
 
 /* The scores of an index over a cache of type t, and the positions that are chosen after two scores
- * were made equal. */
+ * were made equal; then the scores that each head has without weights. */
 uint64_t kat_index(struct kat_bench *b, enum dtype t)
 {
     static const int32_t blocks[BLOCKS] = {2, 0};
-    enum { T = 2, INDEX_HEADS = 5, FEW = 37 };
-    float scores[BLOCKS * KV_BLOCK_TOKENS];
+    enum { T = 2, INDEX_HEADS = 5, FEW = 37, STRIDE = BLOCKS * KV_BLOCK_TOKENS };
+    float scores[INDEX_HEADS * STRIDE];
     int32_t chosen[FEW];
     uint64_t h = kat_hash_start;
     kat_fill(5, b->kv, CACHE, 2.0f);
@@ -149,14 +149,14 @@ uint64_t kat_index(struct kat_bench *b, enum dtype t)
     kat_fill(7, b->w, T * INDEX_HEADS, 1.0f);
     fill_cache(b, t);
     const struct seq_rows seq = {0, T, FIRST_POS, blocks, 0};
-    const struct index_args a = {.q = b->x,
-                                 .weights = b->w,
-                                 .keys = {b->data, t, 1, HEAD_DIM, true, 0},
-                                 .n_heads = INDEX_HEADS,
-                                 .scale = 0.25f,
-                                 .n_chosen = FEW,
-                                 .seqs = &seq,
-                                 .n_seqs = 1};
+    struct index_args a = {.q = b->x,
+                           .weights = b->w,
+                           .keys = {b->data, t, 1, HEAD_DIM, true, 0},
+                           .n_heads = INDEX_HEADS,
+                           .scale = 0.25f,
+                           .n_chosen = FEW,
+                           .seqs = &seq,
+                           .n_seqs = 1};
     for (size_t row = 0; row < T; row++) {
         const size_t n = FIRST_POS + row + 1;
         b->t->index_scores[t](&a, &(struct index_slice){0, row, 0, BLOCKS, scores, 0});
@@ -165,6 +165,10 @@ uint64_t kat_index(struct kat_bench *b, enum dtype t)
         b->t->index_choose(scores, n, FEW, chosen);
         h = kat_hash(h, chosen, sizeof chosen);
     }
+    a.weights = NULL;
+    b->t->index_scores[t](&a, &(struct index_slice){0, T - 1, 0, BLOCKS, scores, STRIDE});
+    for (size_t i = 0; i < INDEX_HEADS; i++)
+        h = kat_hash(h, scores + i * STRIDE, (FIRST_POS + T) * sizeof *scores);
     return h;
 }
 
