@@ -1,7 +1,7 @@
-/* shoal generate --dry-run: a job without weights, which shows what the job would cost and checks
- * its input. Reads, checks, orders, plans, journals and writes as the job would with the given --dp
- * and --pp. A stub replaces the ranks: it makes up tokens, and end tokens only for a watch with a
- * mean answer. One process, no MPI. Called by cmd_job.c. */
+/* shoal generate --dry-run: a job without weights, which shows its costs and checks its input.
+ * Reads, checks, orders, plans, journals and writes as the job would with the given --dp and --pp.
+ * A stub replaces the ranks: it makes up tokens, and end tokens only for a watch with a mean
+ * answer. One process, no MPI. Called by cmd_job.c and plan_forecast.c. */
 #include "job/dry_run.h"
 
 #include "base/clock.h"
@@ -43,8 +43,9 @@ static bool stub_ends(const struct job *j, const struct stub *stub, const struct
     return (double)(dry_run_mix(place * 0x9E3779B97F4A7C15u) >> 11) * 0x1p-53 * mean < 1;
 }
 
-/* Makes up a token from its position and, unless the sequence is greedy, the sequence's key, so
- * rows are the same in every run. */
+/* Makes up a token: an end token where stub_ends says so; otherwise one that follows from its
+ * position and, unless the sequence is greedy, the sequence's key. So rows are the same in every
+ * run. */
 static int32_t stub_token(const struct job *j, const struct stub *stub, const struct plan_seq *s)
 {
     if (stub_ends(j, stub, s)) return j->text.end_ids[0];

@@ -22,7 +22,8 @@ struct dry_run_watch {
 struct status dry_run_simulate(const struct job_options *options, struct config env,
                                const struct dry_run_watch *watch, struct serve_summary *out);
 
-/* Local. Runs on the launcher's first process; returns the process's exit status. */
+/* Local. Runs the job on the launcher's first process, at once 0 on the others; returns the
+ * process's exit status. */
 int dry_run(const struct job_options *options, struct config env);
 
 #endif

@@ -272,8 +272,8 @@ static struct status job_collect(struct job *j, struct lead_loop *l, uint32_t gr
 {
     for (uint32_t r = 0; r < j->layout->dp; r++) {
         const struct status got = engine_collect(j->engine, (int32_t)r, &l->result);
-        if (status_failed(&got) && j->hidden.n > 0) /* messages that nobody will receive */
-            job_lose(j, "rows of --save-hidden", &got);
+        /* otherwise the messages with hidden rows would never be received */
+        if (status_failed(&got) && j->hidden.n > 0) job_lose(j, "rows of --save-hidden", &got);
         if (status_failed(&st)) continue;
         const struct lead_span span = job_span_begin(j);
         st = got;

@@ -68,18 +68,17 @@ struct job_replans {
 
 /* How experts are placed and stored. */
 struct job_experts {
-    int64_t *load;                /* [L, E] by which the first places were chosen; owned; NULL:
-                                     none */
+    int64_t *load; /* [L, E] by which the first places were chosen; owned; zeros or NULL: none */
     const char *load_from;        /* the file that it is from; borrowed; NULL: none; lead only */
-    struct expert_places *places; /* of the layout, chosen by `load`; owned */
+    struct expert_places *places; /* of the layout; owned; NULL: experts stay in the order of ids */
     char *path; /* path of the packed copy of the streamed experts; owned; NULL: none */
     struct job_replans replans;
-    char *counts_path; /* JOURNAL.experts; owned; NULL: the job has no journal; lead only */
+    char *counts_path; /* JOURNAL.experts; owned; NULL: the job keeps no counts; lead only */
     int64_t *earlier;  /* [L, E] counts of the job's earlier runs; owned; NULL: none; lead only */
-    bool begins_anew;  /* the job has no earlier runs; with counts_path only */
+    bool begins_anew;  /* with --restart, or without a journal of earlier runs; lead only */
     int64_t *counted;  /* [L, E] scratch for the sum over all ranks; owned; NULL: not needed */
     /* the steps after which the counts are kept next, and after which --expert-replan looks at them
-     * next; 0: never; lead only */
+     * next; 0: never. Only the lead uses them. */
     uint64_t next_save, next_replan;
 };
 
@@ -104,10 +103,10 @@ struct job_files {
 };
 
 struct job {
-    const struct job_options *o; /* the options; settled by job_read_limits, step_tokens by
-                                    job_fit_layout */
-    struct job_options options;  /* where o points; only job_init, job_open.c and job_memory.c
-                                    change it */
+    /* the options; settled by job_check_options, job_read_model and job_fit_layout */
+    const struct job_options *o;
+    struct job_options options; /* where o points; only job_init, job_open.c and job_memory.c
+                                   change it */
     struct config env;
     struct comm *comm;
     struct watchdog *watchdog;
@@ -126,7 +125,7 @@ struct job {
     struct job_adapters adapters;
     struct job_pools pools;
     struct engine *engine;
-    struct job_forecast *forecast;   /* NULL: no --nodes */
+    struct job_forecast *forecast;   /* NULL: no --nodes, or no forecast can be made */
     struct drafting_cost draft_cost; /* set for --speculate auto and ngram */
     bool no_repeats;                 /* set for --speculate mtp, and for a number with --draft */
     struct draft_model *draft;       /* of --draft; owned; NULL: none. Loaded on the lead only */

@@ -21,8 +21,8 @@ struct job_adapters {
 };
 
 /* Local. Reads each NAME=FILE.h5 and opens each file for its digest and its bytes beside the model.
- * Errors: STATUS_USAGE (another
- * form, a name that is used twice or has bytes besides letters, digits and ._:/-), ckpt_open's. */
+ * Errors: STATUS_USAGE (another form; a name that is used twice, is longer than ADAPTER_NAME_MAX or
+ * has bytes besides letters, digits and ._:/-), STATUS_MEMORY, ckpt_open's. */
 struct status job_adapters_read(struct job_adapters *a, const struct arch *model,
                                 const struct flag_list *flags);
 void job_adapters_fini(struct job_adapters *a);

@@ -48,7 +48,7 @@ struct status job_counts_read_flag(const char *path, const struct layout_model *
     return status_wrap(st, "--expert-load");
 }
 
-/* True when the job has a journal of its own in which it writes, and experts to count. */
+/* True when the job has experts to count and may have a journal of its own to write. */
 static bool keeps_counts(const struct job *j)
 {
     const struct job_options *o = j->o;

@@ -16,9 +16,10 @@ struct job;
 struct status job_counts_read_flag(const char *path, const struct layout_model *m, int64_t **out,
                                    struct status *unusable);
 
-/* Local, lead. Sets j->experts.counts_path if the job has a journal, and j->experts.earlier to the
- * counts of its earlier runs, unless it begins anew. Counts that cannot be used, also another
- * model's, are ignored with a warning. Errors: STATUS_MEMORY; job_journal_path's. */
+/* Local, lead. For a job with experts that writes a journal: sets j->experts.counts_path, and
+ * j->experts.earlier to the counts of the job's earlier runs, unless it begins anew. Ignores counts
+ * that cannot be used, also another model's, with a warning. Errors: STATUS_MEMORY;
+ * job_journal_path's. */
 struct status job_counts_open(struct job *j);
 
 /* Local, lead. Called once the output is claimed: if the job begins anew, removes the counts that

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Checks that there are only transformer, pooling and normalization modules, and reads whether
- * vectors are normalized. *pools: there is a pooling module. */
+ * vectors are normalized. Sets *pools if there is a pooling module. */
 static struct status read_embed_modules(struct job_embed *e, const struct js_node *modules,
                                         bool *pools)
 {

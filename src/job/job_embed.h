@@ -32,8 +32,8 @@ struct status job_embed_init(struct job_embed *e, const struct embed_flags *flag
  * STATUS_INPUT, STATUS_MEMORY. */
 struct status job_embed_check_case(const struct job_embed *e, struct tokenizer *t);
 
-/* job_rank.c. Local. Reads the head that scores texts: score.weight, or without one the rows of
- * the tokens no and yes of the model's own head. Errors: as job_embed_init. */
+/* job_rank.c. Local. Reads the head that scores texts: score.weight or, if the checkpoint has none,
+ * the rows of the tokens no and yes of the model's own head. Errors: as job_embed_init. */
 struct status job_rank_init(struct job_embed *e, const struct rank_flags *flags, struct ckpt *c,
                             const struct arch *m, const struct tokenizer *t);
 

@@ -185,7 +185,8 @@ static void report_moves(const struct job *j, const struct expert_replan *plan,
              r->after.mean, r->after.worst);
 }
 
-/* Sets when to look at the counts again: soon if experts have moved, otherwise later and later. */
+/* Sets when to look at the counts again: soon if experts have moved, otherwise later and later;
+ * never again after JOB_REPLANS_MAX re-plans. */
 static void schedule_replan(struct job *j, bool has_moved)
 {
     struct job_replans *r = &j->experts.replans;

@@ -62,7 +62,8 @@ static bool job_journal_is_quantized(const struct layout_model *m)
     return false;
 }
 
-/* Writes the layers of --save-hidden with -1 replaced by the last layer's number. */
+/* Writes the layers of --save-hidden as numbers from 0, and "final" for the row after the last
+ * norm. */
 static void write_hidden_layers(const struct job *j, struct strbuf *out)
 {
     if (j->hidden.n == 0) return;

@@ -210,7 +210,7 @@ static void job_metrics_put_ranks(const struct job *j, const struct engine_stats
     job_metrics_end(s, "],");
 }
 
-/* Appends how evenly the experts' work was spread; nothing without expert parallelism. */
+/* Appends how evenly the experts' work was spread; nothing without expert parallelism or rows. */
 static void put_evenness(const struct job *j, const struct engine_stats *all, struct strbuf *s)
 {
     const struct moe_traffic t = job_moe_traffic(j->layout, all);

@@ -89,9 +89,9 @@ static struct drafting_cost draft_cost(const struct layout_model *m)
 }
 
 /* Decides whether to load the prediction layer: only if the checkpoint has one and its guesses may
- * be used. They may not if a row depends on its batch, with --expert-load or --expert-replan, whose
- * lists have only the other layers, on a device, or beside a draft model. If experts stream,
- * job_fit_layout drops the layer again. */
+ * be used. Tokens must be generated, with --speculate auto or mtp; no row may depend on its batch;
+ * and there must be no device, no draft model, no --expert-load and no --expert-replan, whose lists
+ * have only the other layers. If experts stream, job_fit_layout drops the layer again. */
 static struct status settle_prediction(struct job *j)
 {
     const struct job_options *o = j->o;
@@ -183,10 +183,10 @@ static struct status settle_head(struct job *j)
                        j->o->files.model);
 }
 
-/* Sets the number of draft tokens; 0 unless may_share. A number given by the user is used as it is,
- * of the draft model's tokens if there is one, and `mtp` uses every guess; `auto` and `ngram` draft
- * as many as are worth their cost. On a device `auto` must be asked for: its steps were never
- * timed, and drafts change the shapes of steps, which recorded graphs replay. */
+/* Sets the number of draft tokens: 0 unless may_share, and in a dry run. A number that the user
+ * gave stays as it is (with --draft, of the draft model's tokens), and `mtp` uses every guess;
+ * `auto` and `ngram` draft as many as are worth their cost. On a device `auto` must be asked for:
+ * its steps were never timed, and its graphs replay fixed shapes, which drafts change. */
 static void settle_drafts(struct job *j, bool may_share)
 {
     struct schedule_flags *f = &j->options.schedule;
@@ -220,7 +220,7 @@ static void settle_scheduling(struct job *j)
 /* Settles --step-ms. If the input is a file, nobody waits for a single answer, so a step may take
  * as long as its rows need; a giant's weights are then read once for many rows. A program that
  * writes to a pipe may be waiting for answers; a client of a server always is, but sees single
- * steps only in a stream, so the bound of pipes holds while there is none (eased_step_ns). */
+ * steps only in a stream, so without streams the bound of pipes holds (eased_step_ns). */
 static void settle_step_time(struct job *j)
 {
     const struct flag_list *inputs = &j->o->files.input;
@@ -416,7 +416,8 @@ static void settle_saving(struct job *j)
                                               .failpoint = &j->failpoint};
 }
 
-/* Opens the files of a job of lines besides its input and output: part, journal, claims, audit. */
+/* Expands the inputs, and finds or opens the other files of a job of lines: part, journal, claims,
+ * --logits, audit. */
 static struct status open_lines(struct job *j)
 {
     const struct job_options *o = j->o;

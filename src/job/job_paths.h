@@ -1,6 +1,6 @@
-/* Checks the files that a command line names, before any of them is opened: for instance, a result
- * file must not replace the model. Called by job_open.c, bench and the commands that read or write
- * checkpoints. */
+/* Checks the files that a command line names, before any of them is written: for instance, a result
+ * file must not replace the model. Called by job_open.c, job_draft.c, bench and the commands that
+ * read or write checkpoints. */
 #ifndef SHOAL_JOB_JOB_PATHS_H
 #define SHOAL_JOB_JOB_PATHS_H
 

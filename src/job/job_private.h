@@ -123,8 +123,8 @@ struct draft_source job_draft_source(const struct job *j);
 /* --- job_experts.c --- */
 
 /* Local. Reads the load for the first places on the lead, from the counts of the job's earlier runs
- * (with --expert-replan) or --expert-load; all ranks allocate memory for it. Errors:
- * job_counts_open's, job_counts_read_flag's. */
+ * (with --expert-replan) or --expert-load. With either flag all ranks allocate memory for it.
+ * Errors: job_counts_open's, job_counts_read_flag's. */
 struct status job_read_expert_load(struct job *j);
 
 /* **Collective (world)**. Places the experts, on every rank, by the load that the lead read; or,
@@ -137,9 +137,9 @@ struct status job_place_experts(struct job *j);
 bool job_count_is_due(const struct job *j, uint64_t n_steps);
 
 /* **Collective (world)**, between steps, after PLAN_MOVE_EXPERTS. Sums the load that all ranks
- * counted so far, and keeps it beside the journal. With --expert-replan also places the experts
- * anew by it, and reads those that move. Errors: weights_move_experts's; after an error the job
- * cannot go on. */
+ * counted so far, and keeps it beside the journal. When it is time for --expert-replan, also places
+ * the experts anew by it, and reads those that move. Errors: weights_move_experts's; after an error
+ * the job cannot go on. */
 struct status job_count_experts(struct job *j);
 
 /* **Collective (world)**. Sets load [L, E], zeros before, to the experts' load, summed over all
@@ -204,15 +204,16 @@ struct status job_forecast_read(struct job *j);
 /* Local. Returns the estimate by which layouts are compared; NULL without --nodes. Borrowed. */
 const struct layout_estimate *job_forecast_estimate(const struct job *j);
 
-/* Local, lead. Begins the forecast of the layout that was chosen; with streamed experts drops it
- * instead and logs that. Errors: cost_model_init's, STATUS_MEMORY. */
+/* Local, lead. Begins the forecast of the layout that was chosen; drops it, with a warning, if
+ * experts stream and the node's file does not know the disk. Errors: cost_model_init's,
+ * STATUS_MEMORY. */
 struct status job_forecast_start(struct job *j);
 
 /* Local, lead. Adds a plan that is about to be submitted. */
 void job_forecast_step(struct job *j, const struct step_plan *plan);
 
-/* Local, lead. Logs predicted beside measured times, and advice. all [ranks]. Without --nodes only
- * the advice that needs no prediction. */
+/* Local, lead. Logs predicted beside measured times and, in a job of lines, advice. all [ranks].
+ * Without --nodes only the advice that needs no prediction. */
 void job_forecast_report(const struct job *j, const struct engine_stats *all);
 
 /* Local. Does nothing without a forecast. */
@@ -225,8 +226,8 @@ void job_forecast_destroy(struct job *j);
 struct status job_trace_start(struct job *j);
 struct status job_trace_end(struct job *j);
 
-/* Local, any thread, before this rank leaves because another rank is lost. Writes this rank's
- * timeline so far to a file of its own. Only logs a failure. */
+/* Local, any thread; called before this rank ends the job, or leaves because another rank is lost.
+ * With --trace, writes this rank's timeline so far to a file of its own. Only logs a failure. */
 void job_trace_save(struct job *j);
 
 /* Local, lead. A span is one call of lead_next or lead_commit. Call job_span_begin before it;

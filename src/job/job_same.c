@@ -86,7 +86,8 @@ static struct status name_flag(int rank, const char *host, const char *first, si
                        rank, host, before, expected, found);
 }
 
-/* Called if some ranks' flags differ: each rank compares its own with rank 0's, word by word. */
+/* Called if some ranks' flags differ from rank 0's: each of these ranks finds the first argument
+ * that differs. */
 static struct status compare_flags(struct comm *c, const struct identity *all, int argc,
                                    char **argv, const struct strbuf *flags)
 {

@@ -168,8 +168,8 @@ static struct status finish_file(struct quantize_job *j)
 
 enum { N_TRIED = 4 };
 
-/* Lists the N_TRIED formats to try, from few bits to many. The last one stays QUANT_NONE: the
- * tensor is kept, and has no error. */
+/* Lists the first N_TRIED - 1 formats to try, from few bits to many. The last one, not listed, is
+ * to keep the tensor, which has no error. */
 static struct status tried_formats(struct quant_format *out)
 {
     static const char *const names[N_TRIED - 1] = {"int4-g128", "int4-g32", "int8-g128"};
