@@ -46,10 +46,10 @@ struct status bench_disk_open(const char *path, uint64_t all_bytes, uint32_t ran
                               struct bench_disk_file *out);
 void bench_disk_close(struct bench_disk_file *f);
 
-/* Local. Reads the part again and again in this way, for about a second or eight passes, and at
- * least `depth` blocks. memory: depth * block_bytes, 4096-byte aligned. Files that are not
- * BENCH_DISK_DIRECT are read plainly, one block at a time, and leave the file cache again. Errors:
- * STATUS_IO, STATUS_MEMORY. */
+/* Local. Reads the part again and again in this way: for about a second or for eight passes,
+ * whichever is shorter, but at least `depth` blocks. memory: depth * block_bytes, 4096-byte
+ * aligned. Files that are not BENCH_DISK_DIRECT are read plainly, one block at a time, and leave
+ * the file cache again. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status bench_disk_measure(const struct bench_disk_file *f, const struct bench_disk_read *how,
                                  char *memory, struct bench_disk_speed *out);
 

@@ -17,8 +17,8 @@ enum {
     WIDTH = 2048, /* inputs of the linears */
     MOST_ROWS = 1024,
     MANY_ROWS = 64,
-    /* outputs of a linear for fewer rows than MANY_ROWS, and for more: a call then takes about a
-     * millisecond, so that other work seldom interrupts it; many threads get more outputs */
+    /* outputs of a linear for fewer rows than MANY_ROWS, and for as many or more: a call then takes
+     * about a millisecond, so other work seldom interrupts it; many threads get more outputs */
     FEW_ROWS_OUTPUTS = 2048,
     MANY_ROWS_OUTPUTS = 256,
     THREAD_OUTPUTS = 32,
@@ -84,7 +84,8 @@ struct linears {
     const struct kern_table *kern;
     const void *bytes; /* constant, of all weights and scales */
     struct packed w;
-    size_t stride, n_copies, at; /* bytes from weight to weight; the next one is `at` */
+    size_t stride;       /* bytes from one weight to the next */
+    size_t n_copies, at; /* number of weights; the one to use next */
     const float *x;
     float *y;
     struct quant_rows xq;

@@ -17,8 +17,7 @@ struct bench_node {
 };
 
 /* **Collective (world)**. Sets *out; the caller fills `read` and `flops`, which are empty. Takes
- * about a minute.
- * Errors, the same on all ranks: STATUS_MEMORY. */
+ * one to two minutes. Errors, the same on all ranks: STATUS_MEMORY. */
 struct status bench_node_measure(const struct bench_node *b, struct node *out);
 
 /* **Collective (host)**. Returns the seconds of run(user) on all ranks at the same time: the lower

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Lead only: the state that repetitions share. */
+/* The state that repetitions share; only the lead runs them. */
 struct bench {
     struct job *j;
     const struct bench_options *o;

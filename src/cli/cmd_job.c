@@ -55,8 +55,8 @@ static const struct job_command commands[] = {
     [LEAD_RANK] = {"rank", "scores of documents for a query, or of texts", rank_text, IN_RANK},
 };
 
-/* Refuses --audit together with flags that change the audited output, write other files, compute no
- * rows, or allow other bytes. */
+/* Refuses --audit together with flags that change the audited output, write its results to other
+ * files, compute no rows, or allow other bytes. */
 static struct status check_audit(const struct job_options *o)
 {
     const struct {

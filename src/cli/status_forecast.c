@@ -20,7 +20,8 @@ struct halves {
     double n[2], bytes[2], max_tokens[2];
 };
 
-/* Returns a line's max_tokens or max_completion_tokens, also of an OpenAI batch line. */
+/* Returns a line's max_tokens or max_completion_tokens, also of an OpenAI batch line; if it has
+ * neither, MAX_TOKENS_PRESET. */
 static double max_tokens_of(const struct line *line)
 {
     struct js_doc *doc = NULL;

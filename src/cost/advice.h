@@ -21,7 +21,7 @@ struct advice_facts {
     double preempted,
         recomputed; /* preemptions per admission; fraction of the rows that were computed again */
     double expert_evenness; /* rows of the busiest rank over the mean; 0: not known */
-    bool placed_by_load;    /* --expert-load was given */
+    bool placed_by_load;    /* experts are not in the order of their ids */
 };
 
 struct advice {

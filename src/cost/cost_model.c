@@ -8,7 +8,8 @@
 
 #include <string.h>
 
-/* Ops of a layer, each of which wakes the threads (model/stage_attention.c, stage_ffn.c, moe). */
+/* Ops of a layer and of a step, each of which wakes the threads (model/stage_attention.c,
+ * stage_ffn.c, moe). */
 enum {
     OPS_ATTENTION = 7, /* norm, q k v, rope and cache, attention, codes of o's input, o, sum */
     OPS_DENSE = 5,     /* norm, gate and up, down, sum, poll */

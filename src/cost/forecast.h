@@ -58,7 +58,7 @@ struct forecast_end {
     double s, least_s, most_s; /* expected, and the bounds of an interval around it */
 };
 
-/* Local. Estimates when all lines are done, from a simulation of the first ones: adds to its time,
+/* Local. Estimates when all lines are done, from a simulation of some of them: adds to its time,
  * for each further line, the mean time of a line in the middle half of the simulation, where
  * neither the beginning nor the end leaves slots empty. spread: the standard deviation of a line's
  * length over its mean. The interval adds, as root of the sum of squares, `model_error` (a

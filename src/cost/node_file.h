@@ -2,8 +2,9 @@
  * written by `shoal bench --machine --save`; `shoal bench --disk --save` adds the speed of the
  * disk. The cost model (step_cost.h) uses these speeds.
  *
- * All times are those of a whole host whose ranks share it evenly. If each of R ranks of a host has
- * the work w, each of them takes R * w times the number here, because all work at the same time. */
+ * The times of linears, attention, row ops and logits are those of a whole host whose ranks share
+ * it evenly. If each of R ranks of a host has the work w, each of them takes R * w times the number
+ * here, because all work at the same time. */
 #ifndef SHOAL_COST_NODE_FILE_H
 #define SHOAL_COST_NODE_FILE_H
 
@@ -15,8 +16,8 @@ enum {
     NODE_NAME_BYTES = 64,
 };
 
-/* The formats of a weight that differ in speed. Without _G32 or _G128: int8 and fp8 with groups of
- * 64 and more, int4 of 32. */
+/* The formats of a weight that differ in speed. Without _G32 or _G128: int8 with groups of 64 and
+ * more, fp8 with any groups, int4 with groups of 32. */
 enum node_format {
     NODE_F32,
     NODE_F16,

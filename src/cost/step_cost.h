@@ -13,10 +13,11 @@
  *                 values over a network, else a sum of 8-byte integers
  *     exchange    a token to each host of its experts and back (parallel/wire/wire_bytes.h), or
  *                 through the host's memory
+ *     hop         a step's rows to the next stage, over a network or through the host's memory
  *     head        the head's linear for the sampled rows, and sampling
+ *     waking      ops * op_s
  *     disk        where experts stream (weights/expert_stream.h): the time by which reading R * the
  *                 touched experts' bytes that are not in memory exceeds all of the above
- *     waking      ops * op_s
  *     lead        step_s + sequences * sequence_s, once, before the stage begins
  * A linear's curve is measured, so it holds both the roof of the bandwidth and that of arithmetic
  * (Williams et al. 2009, "Roofline"); the other rates come from measured ops. */
@@ -120,7 +121,7 @@ struct cost_model {
     double n_local, n_batches; /* places of experts on a rank; replicas whose rows reach them */
     bool is_cached;            /* the host's caches hold the weights */
     double streamed;           /* part of a rank's experts that a step reads from disk if all have
-                                  rows. cost_model_init: all where experts stream, else 0 */
+                                  rows. cost_model_init: 1 where experts stream, else 0 */
     uint32_t n_stages;
     struct cost_stage stages[COST_STAGES_MAX];
 };
@@ -144,8 +145,9 @@ double cost_lead_s(const struct cost_model *m, const struct cost_rows *rows);
 enum { COST_REFERENCE_ROWS = 5 /* of a step for each sampled one, in cost_reference_s */ };
 
 /* Local. For layout_estimate.step_s: returns the seconds of a step of n_rows rows of each replica,
- * one of COST_REFERENCE_ROWS sampled, for prompts of 512 and answers of 128 tokens. user: the
- * struct node. 0: cannot be estimated. */
+ * one of COST_REFERENCE_ROWS sampled, for prompts of 512 and answers of 128 tokens; with several
+ * stages, those of the slowest one, without the lead. user: the struct node. 0: cannot be
+ * estimated. */
 double cost_reference_s(void *user, const struct layout *l, const struct topo *t,
                         const uint32_t *order, double n_rows);
 

@@ -17,8 +17,8 @@ struct diagnose_flags {
     DIAGNOSE_FLAGS(FLAG_FIELD)
 };
 
-/* **Collective (world)**. Starts MPI, gathers the facts, and prints them and the findings on the
- * lead. Returns the exit status: findings are not an error. */
+/* **Collective (all processes of the launcher)**. Starts MPI, gathers the facts, and prints them
+ * and the findings on the lead. Returns the exit status: findings are not an error. */
 int diagnose_run(const struct diagnose_flags *f, int *argc, char ***argv);
 
 #endif

@@ -30,8 +30,9 @@ struct facts_system {
     enum facts_pages pages;              /* transparent huge pages of private memory */
     char governor[FACTS_NAME_BYTES], driver[FACTS_NAME_BYTES]; /* of the first core's frequency */
     uint64_t shm_bytes, shm_free_bytes;                        /* /dev/shm */
-    uint64_t locked_bytes_max;       /* memory that a process may lock; UINT64_MAX: any */
-    uint32_t n_ports, ethernet_mbit; /* ports below; the fastest Ethernet that is up */
+    uint64_t locked_bytes_max; /* memory that a process may lock; UINT64_MAX: any */
+    uint32_t n_ports;          /* in `ports` */
+    uint32_t ethernet_mbit;    /* of the fastest Ethernet that is up */
     struct facts_port ports[FACTS_PORTS_MAX];
     uint32_t n_gpu_files; /* device files of NVIDIA GPUs */
     uint32_t n_modules;   /* memory modules */

@@ -188,9 +188,9 @@ void facts_read_system(const char *root, struct facts_system *out)
 enum { /* fields of an SMBIOS structure */
        MODULE_TYPE = 17,
        HEADER_BYTES = 4,
-       AT_SIZE = 0x0C, /* 16 bits; 0: an empty socket, 0xFFFF: not known */
-       AT_SPEED = 0x15,
-       AT_CONFIGURED = 0x20, /* both in millions of transfers a second */
+       AT_SIZE = 0x0C,  /* 16 bits; 0: an empty socket, 0xFFFF: not known */
+       AT_SPEED = 0x15, /* this and the next: millions of transfers a second */
+       AT_CONFIGURED = 0x20,
        TRANSFER_BYTES = 8,
 };
 

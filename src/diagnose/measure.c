@@ -84,7 +84,8 @@ static double frequency_part(void)
     return most > 0 ? cpufreq(core, "scaling_cur_freq") / most : 0;
 }
 
-/* **Collective (world)**. Measures reads: all ranks read their own memory at the same time. */
+/* **Collective (world)**. Measures reads: all ranks read their own memory at the same time. Then
+ * measures the frequency of a core. */
 static struct status measure_reads(const struct machine *m, struct facts_measured *out)
 {
     struct peak_memory memory;

@@ -501,7 +501,7 @@ static void flags_print_help(const struct flags_page *p, FILE *out)
 }
 
 /* Prints text for man(7): keeps control characters from beginning a line, and escapes hyphens and
- * backslashes. */
+ * backslashes. A newline begins a paragraph. */
 static void print_roff(const char *text, FILE *out)
 {
     for (const char *c = text; *c != '\0'; c++) {
