@@ -88,7 +88,7 @@ static struct status forward_one(struct calib *c, size_t seq, struct hidden *h)
 }
 
 /* Makes one pass that leaves the hidden rows unchanged. In each round every rank runs one sequence
- * or, in the last round, none. */
+ * or, in the last round, perhaps none. */
 static struct status calib_gather_watch(struct calib *c)
 {
     c->tap = (struct tap){.see = see, .ctx = c};

@@ -81,8 +81,8 @@ struct calib {
  * finite, a checkpoint that cannot be read), STATUS_MEMORY. Collective functions return the same
  * errors on all ranks. */
 
-/* calib_layer.c: **Collective (world)**. calib_load reads the weights of a layer and makes its
- * stage and its units. calib_unload frees them, also after a failed load. */
+/* calib_layer.c: calib_load, **Collective (world)**, reads the weights of a layer and makes its
+ * stage and its units. calib_unload, Local, frees them, also after a failed load. */
 struct status calib_load(struct calib *c, uint32_t layer);
 void calib_unload(struct calib *c);
 

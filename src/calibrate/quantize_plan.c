@@ -187,8 +187,8 @@ done:
 
 /* ---- leaves ---- */
 
-/* Returns the inputs of a kernel group of the tensor; the length of its leaves (K-blocks) must be a
- * multiple of them. 0: the tensor is not quantized. */
+/* Returns the number of inputs of a kernel group of the tensor; the length of its leaves (K-blocks)
+ * must be a multiple of this number. 0: the tensor is not quantized. */
 static uint32_t quantize_plan_group_of(const struct ckpt_tensor *t, const struct quantize_choice *c)
 {
     const struct quant_format f = c->keep ? t->quant : c->format;

@@ -3,13 +3,13 @@
  * compute.
  *
  *     memory   [ home: the same share of each layer's experts, those used most | ring ]
- *     ring     the experts of this layer and the next ones; the one needed last is evicted first
+ *     ring     the experts of this layer and the next; the one needed again last goes first
  *
- * A layer's experts come up once per step, in the layers' order, so the experts used last are
- * needed last: plain LRU would drop each expert just before its next use. Experts without rows are
- * not read, except ahead of their layer, when about half of the recent steps needed them. A
- * separate thread reads, several experts at a time, bypassing the system's file cache, and verifies
- * each expert's checksum. Called by the MoE block; one thread calls. */
+ * A layer's experts come up once per step, in the layers' order, so the experts used most recently
+ * are needed again last: plain LRU would drop each expert just before its next use. Experts without
+ * rows are not read, except ahead of their layer, when about half of the recent steps needed them.
+ * A separate thread reads, several experts at a time, bypassing the system's file cache, and
+ * verifies each expert's checksum. Called by the MoE block; one thread calls. */
 #ifndef SHOAL_WEIGHTS_EXPERT_STREAM_H
 #define SHOAL_WEIGHTS_EXPERT_STREAM_H
 

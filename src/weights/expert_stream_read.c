@@ -87,7 +87,7 @@ static bool claim_slot(struct expert_stream *s, struct stream_entry *e, float li
     return true;
 }
 
-/* Returns the block's next need that is not in memory. */
+/* Returns the block's next need that is not in memory; NULL: there is none. */
 static struct stream_entry *next_need(struct expert_stream *s)
 {
     for (size_t i = s->first_left; i < s->n_needs; i++) {

@@ -27,7 +27,7 @@ struct index_weights {
     struct packed q;             /* [heads * dim, q_lora]; if it chooses blocks [heads * dim, D] */
     struct packed k, mix;        /* [dim, D], [heads, D]; no mix if it chooses blocks */
     float *q_norm;               /* [dim] of each query, if it chooses blocks; else NULL */
-    float *k_norm, *k_norm_bias; /* [dim] of a layer norm; without a bias of an RMSNorm */
+    float *k_norm, *k_norm_bias; /* [dim] of a layer norm, or of an RMSNorm without a bias */
     struct pool_weights pool;    /* of compressed attention, which has no k and k_norm */
 };
 
@@ -104,7 +104,7 @@ struct moe_weights {
                                    same array, the linear before the activation */
     struct packed *down;        /* [n_experts] of [D, F] with K-blocks */
     float *gate_bias, *up_bias; /* [n_experts, F]; or NULL */
-    /* experts beside a dense FFN (struct arch_experts, joins); else NULL */
+    /* the next five are of experts beside a dense FFN (struct arch_experts, joins); else NULL */
     float *shared_out_norm, *norm, *out_norm; /* [D] of the FFN's output, of the experts' input and
                                                  of their output */
     float *router_norm;                       /* [D] of the router's input */

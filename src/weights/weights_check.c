@@ -156,7 +156,7 @@ static bool is_of_prediction(const struct arch *m, const char *name)
 }
 
 /* True for tensors that some publishers keep beside the weights and that no forward pass reads, and
- * for those of a prediction layer that this run does not use. */
+ * for those of a prediction layer or a head that this run does not use. */
 static bool is_unread(const struct arch *m, const char *name)
 {
     if (is_of_prediction(m, name) && m->n_predict == 0) return true;

@@ -246,8 +246,8 @@ static struct status weights_load_make_plain(struct weights *w, keep_fn *keep_in
     return op_check_weight(w->kern, &out[0]);
 }
 
-/* True for the linears that a device's library may compute: those that all tokens pass, except
- * routers, which always use the runtime's own arithmetic. */
+/* True for the linears that a device's library may compute: embedding, head, q, k, v, o and the
+ * FFN. Routers always use the runtime's own arithmetic. */
 static bool is_dense(const struct weight_spec *s)
 {
     switch (s->role) {

@@ -9,9 +9,9 @@
 struct ckpt_list {
     const char *path; /* for messages */
     const char *config;
-    size_t n_config; /* bytes */
-    const struct ckpt_tensor_spec *specs;
-    size_t n_specs; /* in the byte order of their names */
+    size_t n_config;                      /* bytes */
+    const struct ckpt_tensor_spec *specs; /* [n_specs] in the byte order of their names */
+    size_t n_specs;
 };
 
 /* Local. Makes the checkpoint that ckpt_open would return for a file with these tensors: tensor i

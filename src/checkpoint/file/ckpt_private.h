@@ -71,8 +71,8 @@ struct status ckpt_sum_rows(struct ckpt_sum *s, uint64_t row, uint64_t n_rows, c
 struct status ckpt_read_bytes(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t offset,
                               size_t n, char *out);
 
-/* Local. Returns how many of n_rows rows from `row` on fit n_bytes, at least 1. If the 16 rows of a
- * panel fit, they end at the end of a panel or with the last of the n_rows. */
+/* Local. Returns how many of n_rows rows from `row` on fit n_bytes, at least 1. If 16 or more fit,
+ * the returned rows end at the end of a panel (16 rows) or with the last of the n_rows. */
 uint64_t ckpt_rows_within(const struct ckpt_tensor *t, uint64_t row, uint64_t n_rows,
                           size_t n_bytes);
 

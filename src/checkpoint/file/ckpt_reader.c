@@ -104,8 +104,8 @@ static bool series_ask(struct ckpt_reader *r)
     return true;
 }
 
-/* Returns the next portion's number of rows. A direct read has at most direct_bytes and ends at the
- * end of a panel or of the series. */
+/* Returns the next portion's number of rows. A direct read has at most direct_bytes; if these hold
+ * 16 rows, it ends at the end of a panel or of the series. */
 static uint64_t portion_rows(const struct ckpt_reader *r)
 {
     const struct portion *ahead = &r->ahead;

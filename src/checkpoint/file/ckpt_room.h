@@ -7,7 +7,7 @@
 
 /* Local. Returns the bytes of a file with these tensors and n_text_bytes of texts. Counts the
  * weights with their alignment, their checksums and the texts; not HDF5's metadata (about 4 KiB per
- * dataset), attributes and the vectors of /rope. */
+ * dataset), the attributes or the vectors of /rope. */
 uint64_t ckpt_room_needed(const struct ckpt_tensor_spec *specs, size_t n_specs,
                           uint64_t n_text_bytes);
 
@@ -16,7 +16,7 @@ uint64_t ckpt_room_needed(const struct ckpt_tensor_spec *specs, size_t n_specs,
 struct status ckpt_room_free(const char *path, uint64_t *n_free);
 
 /* Local. Refuses a checkpoint at `path` that needs more than n_free bytes; otherwise logs both
- * numbers. Errors: STATUS_IO names both. */
+ * numbers (n_free only if it is known). Errors: STATUS_IO names both. */
 struct status ckpt_room_check(const char *path, uint64_t n_needed, uint64_t n_free);
 
 #endif

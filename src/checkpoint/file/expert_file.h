@@ -1,7 +1,7 @@
 /* The packed copy of a checkpoint's experts. Each expert, or the part of it that one rank computes,
  * is one piece in the layout that the kernels read, so a rank that streams experts needs one direct
  * read for each. The copy is made from a checkpoint and can be made again. Knows bytes, no tensors:
- * weights/expert_pack.c fills it, weights/expert_stream.c reads it.
+ * weights/expert_pack.c fills it, weights/expert_stream_read.c reads it.
  *
  *   [0, 4096)  header: magic[16], u32 version, n_layers, n_experts, n_parts, cut, 0; u64 digest
  *              low, high, file bytes, hash of the index, hash of the header's bytes before it
@@ -35,7 +35,7 @@ struct expert_file_shape {
     enum expert_cut cut;                   /* INPUTS if n_parts is 1 */
     const uint64_t *expert_bytes; /* [n_layers, n_parts] bytes of one expert's part, a multiple of
                                      EXPERT_FILE_ALIGN; 0: the layer has no experts, or the part
-                                     nothing of them; borrowed during the call */
+                                     holds nothing; borrowed during the call */
 };
 
 /* Where one part of one expert is in the file. */
@@ -61,8 +61,8 @@ struct status expert_file_finish(struct expert_file_writer *w);
 void expert_file_writer_destroy(struct expert_file_writer **w);
 
 /* Local. Opens a copy and compares it with the shape. If there is no file, *out is NULL and the
- * status OK. Errors: STATUS_INPUT (no copy, or a copy of another checkpoint, shape or version, or
- * one that is truncated or damaged), STATUS_IO, STATUS_MEMORY. */
+ * status OK. Errors: STATUS_INPUT (another kind of file, or a copy of another checkpoint, shape or
+ * version, or one that is truncated or damaged), STATUS_IO, STATUS_MEMORY. */
 struct status expert_file_open(const char *path, const struct expert_file_shape *shape,
                                struct expert_file **out);
 /* Local. Accepts NULL. */

@@ -17,7 +17,7 @@ struct reason {
     bool locking;
 };
 
-/* Sets the reason to a description of HDF5's up to its first comma or line end; for a failed system
+/* Sets the reason to HDF5's description, up to its first comma or line end; for a failed system
  * call, to the system's message alone. */
 static void reason_set(struct reason *reason, const char *text)
 {

@@ -53,7 +53,7 @@ void logprobs_encode(enum logprobs_type type, const float *x, size_t n, void *ou
 struct logprobs_hidden {
     struct hidden_layers layers;
     uint32_t n_layers, width; /* of the model */
-    uint64_t n_rows;          /* H; read from logprobs_file_create on */
+    uint64_t n_rows;          /* H; must be set when logprobs_file_create is called */
 };
 
 /* The sizes and attributes of a new file. The texts are borrowed until logprobs_file_close. */
