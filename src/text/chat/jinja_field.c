@@ -27,7 +27,7 @@ static void append(struct walk *w, const char *format, ...)
     if (n > 0) w->n += (size_t)n < left ? (size_t)n : left - 1;
 }
 
-/* True when the wanted value is this node or inside it; w->path is then its path. */
+/* True when this node is the wanted value or contains it; w->path is then that value's path. */
 static bool jinja_field_find(struct walk *w, const struct js_node *node)
 {
     const size_t n = w->n;

@@ -150,7 +150,7 @@ bool jtok_unexpected(struct jparse *p, const char *expected);
 struct jnode *jnode_new(struct jparse *p, enum jnode_kind kind);
 /* Local. Returns the name with this spelling; creates it if it is new. */
 const struct jname *jname_of(struct jparse *p, const struct jtext *text);
-/* Returns the name with this spelling if the template contains it, or NULL. */
+/* Local. Returns the name with this spelling; NULL if the template does not contain it. */
 const struct jname *jname_find(const struct jinja *t, const char *text, size_t n);
 
 /* A list under construction. */
@@ -163,8 +163,8 @@ void jlist_add(struct jlist *l, struct jnode *node);
 struct jnode *jparse_expression(struct jparse *p);
 /* Parses an expression, or a tuple without parentheses. cond: allows `x if y`. */
 struct jnode *jparse_tuple(struct jparse *p, bool cond);
-/* Parses the left side of an assignment: names, possibly in parentheses. with_attr: or one name's
- * attribute. */
+/* Parses the left side of an assignment: names, possibly in parentheses. with_attr: outside of
+ * parentheses also attributes of names. */
 struct jnode *jparse_target(struct jparse *p, bool with_attr);
 /* Parses filters, each after a `|`, and applies them to node. first: no `|` stands before the first
  * filter. */

@@ -420,7 +420,7 @@ bool jequal(struct jrun *r, const struct jvalue *a, const struct jvalue *b, bool
         jleave(r);
         return ok;
     default:
-        *out = a->u.seq == b->u.seq; /* true for the same object alone */
+        *out = a->u.seq == b->u.seq; /* an object is equal only to itself */
         return true;
     }
 }

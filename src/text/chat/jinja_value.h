@@ -182,7 +182,7 @@ bool jtext_literal(struct jrun *r, const char *text, struct jvalue *out);
 bool jtext_cut(struct jrun *r, const struct jtext *t, size_t from, size_t to, struct jvalue *out);
 bool jtext_is(const struct jvalue *v, const char *text);
 bool jtext_same(const struct jtext *a, const struct jtext *b);
-/* Returns at least n ones, the marks of a text that came from a user; NULL after a failure. */
+/* Local. Returns at least n ones, the marks of a user's text; NULL after a failure. */
 const unsigned char *jones(struct jrun *r, size_t n);
 static inline bool jtext_user(const struct jtext *t, size_t i)
 {
