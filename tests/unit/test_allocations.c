@@ -1,7 +1,7 @@
 /* Makes the n-th allocation fail, for many n until no allocation fails, in code that reads
  * untrusted bytes or runs at the start of a job. The code must return STATUS_MEMORY, must not crash
- * and, under AddressSanitizer, must not leak. The suites of the lead, checkpoint, convert, layout,
- * quantize, topology and engine have sweeps of their own. */
+ * and, under AddressSanitizer, must not leak. Other suites (those that call mem_fail_after) have
+ * sweeps of their own. */
 #include "arch/arch.h"
 #include "attention/kv_pool.h"
 #include "base/file.h"

@@ -24,7 +24,7 @@
     "\"sparse_num_index_heads\":4,\"sparse_topk_blocks\":16,\"sparse_block_size\":128,"            \
     "\"sparse_score_type\":\"max\",\"sparse_init_block\":0,\"sparse_local_block\":1,"              \
     "\"sparse_disable_index_value\":[0,0,0,1,1],\"sparse_attention_freq\":[0,0,0,1,1]" more "}"
-/* as transformers writes it */
+/* The config as transformers writes it. */
 #define FLAT(heads, dim, block, topk, local)                                                       \
     SIZES "\"partial_rotary_factor\":0.5,\"index_n_heads\":" heads ",\"index_head_dim\":" dim      \
           ",\"index_block_size\":" block ",\"index_topk_blocks\":" topk                            \
@@ -63,7 +63,7 @@ static void transformers_fields_are_read(void)
     CU_ASSERT_EQUAL_FATAL(parse(FLAT("4", "64", "64", "3", "0")).code, STATUS_OK);
     CU_ASSERT(m.index.dim == 64 && m.index.n_chosen == 192 && m.index.n_local == 0);
     CU_ASSERT(!arch_has_index(&m, 0) && arch_has_index(&m, 1) && !arch_has_index(&m, 3));
-    CU_ASSERT(m.layer.is_moe[0]); /* all, without lists */
+    CU_ASSERT(m.layer.is_moe[0]); /* without lists, all layers */
     /* no layer has an index, so its sizes do not matter */
     CU_ASSERT_EQUAL_FATAL(parse(SIZES "\"partial_rotary_factor\":0.5").code, STATUS_OK);
     CU_ASSERT(m.index.n_heads == 0 && !arch_is_sparse(&m, 1));
@@ -132,7 +132,7 @@ static void sizes_must_fit(void)
 {
     refuse(FLAT("2", "64", "64", "3", "0"), "index_n_heads");
     refuse(FLAT("4", "72", "64", "3", "0"), "index_head_dim");
-    refuse(FLAT("4", "48", "64", "3", "0"), "index_head_dim"); /* fewer than rotate */
+    refuse(FLAT("4", "48", "64", "3", "0"), "index_head_dim"); /* less than what RoPE rotates */
     refuse(FLAT("4", "64", "96", "3", "0"), "index_block_size");
     refuse(FLAT("4", "64", "64", "3", "4"), "index_local_blocks");
     refuse(FLAT("4", "64", "64", "0", "0"), "index_topk_blocks");

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* The values of bert-base-uncased's config.json. */
+/* Values of bert-base-uncased's config.json. The fields that are left out, as layer_norm_eps, have
+ * the defaults of BERT. */
 #define BERT(fields)                                                                               \
     "\"architectures\":[\"BertModel\"],\"attention_probs_dropout_prob\":0.1,"                      \
     "\"gradient_checkpointing\":false,\"hidden_dropout_prob\":0.1,\"hidden_size\":768,"            \
@@ -50,8 +51,8 @@ static void positions_begin_behind_the_padding(void)
     CU_ASSERT_EQUAL(m.pad_id, -1);
 }
 
-/* Fields that would change what transformers computes; and fields that BERT does not have, but
- * other families do. */
+/* Refuses fields that would change what transformers computes, and fields of other families that
+ * BERT does not have. */
 static void other_configs_are_refused(void)
 {
     static const char *const fields[] = {

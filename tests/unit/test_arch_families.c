@@ -1,4 +1,4 @@
-/* config.json: fields that one or a few families have. test_arch.c has what all share. */
+/* config.json: fields that one or a few families have and that test_arch.c does not test. */
 #include "arch/arch_tensors.h"
 #include "unit/util_arch.h"
 

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The values of the published files; fields that change nothing are left out. %s: a list of layers,
- * and further fields. */
+/* The values of the published files; fields that change nothing are left out. The first %s is
+ * a list of layers, the second further fields. */
 static const char granite[] =
     "{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], \"attention_multiplier\": 0.0078125,"
     " \"embedding_multiplier\": 12, \"hidden_size\": 1536, \"init_method\": \"mup\","
@@ -37,7 +37,7 @@ static const char nemotron[] =
 static const char nemotron_layers[] = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-";
 
 /* Parses a config with a list of layers and further fields. Returns whether it is accepted; `found`
- * [STATUS_TEXT_MAX] gets the sentence if not. */
+ * [STATUS_TEXT_MAX], unless it is NULL, gets the error's sentence. */
 static bool parse(const char *text, const char *layers, const char *more, struct arch *m,
                   char *found)
 {

@@ -23,7 +23,7 @@ static const char *const endpoints[] = {"/v1/completions", "/v1/chat/completions
 struct runner {
     struct batches *batches;
     struct file_claims *claims;       /* NULL: none */
-    const struct util_folder *losing; /* another server takes it before the first read; NULL: no */
+    const struct util_folder *losing; /* another server takes it before each read; NULL: no */
     struct status failed;
     uint64_t fail_at;         /* number of the allocation that fails in the first read; 0: none */
     size_t n_read_one;        /* lines that the lead has after the first read */
@@ -208,7 +208,8 @@ static void a_batch_without_memory_is_postponed(void)
     tokenizer_destroy(&t);
 }
 
-/* When another server has taken its folder, a server ends and leaves the batch to that one. */
+/* When another server has taken its folder, a server ends and leaves the batch to the
+ * other. */
 static void a_lost_folder_ends_the_run(void)
 {
     struct tokenizer *t = util_byte_tokenizer();

@@ -155,7 +155,8 @@ static void pieces_of_any_size(void)
     strbuf_fini(&lines);
 }
 
-/* A cut file gives a beginning of its bytes and then names the byte at which it ends. */
+/* A cut file gives some of its first bytes, or none, and then an error with the byte at which the
+ * file ends. */
 static void cut_files_are_named(void)
 {
     struct strbuf lines, file, text;
@@ -180,7 +181,8 @@ static void cut_files_are_named(void)
     strbuf_fini(&lines);
 }
 
-/* Every flipped bit is noticed, or lies where it changes no byte (a time, flags, reserved bits). */
+/* Every flipped bit after the first 6 bytes is noticed, or lies where it changes no byte (a time,
+ * flags, reserved bits). */
 static void flipped_bits_are_noticed(void)
 {
     struct strbuf lines, file, text;
@@ -265,7 +267,8 @@ static void parts_are_those_of_the_plain_file(void)
     strbuf_fini(&lines);
 }
 
-/* A small file of one endless line must neither fill the memory nor keep the caller waiting. */
+/* A small compressed file with one line of 200 MiB must neither fill the memory nor keep the caller
+ * waiting. */
 static void a_line_of_zeros_lets_the_caller_look_up(void)
 {
     enum { N = 200 << 20 };

@@ -141,7 +141,7 @@ static void misuse_of_the_writer_is_a_sentence_and_leaves_nothing(void)
     scratch_clear();
 }
 
-/* Writes many rows in portions of odd sizes. A block has at most 8 MiB. Blocks divide an expert of
+/* Writes many rows in portions that grow. A block has at most 8 MiB. Blocks divide an expert of
  * 600 rows, but not one whose number of rows is a prime number. */
 static void large_tensors_stream_and_read_back(void)
 {

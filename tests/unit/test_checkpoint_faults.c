@@ -118,7 +118,7 @@ static void what_is_no_checkpoint_is_refused(void)
 /* ---- a full disk ---- */
 
 /* Writes with a limit of *limit bytes per file. Returns 0 if the write failed with an error and
- * left no file, 1 if the file was small enough. */
+ * left no file, 1 if the file was small enough, 2 otherwise. */
 static int write_limited(void *ctx)
 {
     const rlim_t *limit = ctx;
@@ -166,7 +166,8 @@ static struct status logits_write(const char *path)
     return status_failed(&st) ? st : closed;
 }
 
-/* Returns 0 if the write failed with an error, 1 if the file was small enough. */
+/* Returns 0 if the write failed with an error that names the file and the cause, 1 if the file was
+ * small enough, 2 otherwise. */
 static int logits_limited(void *ctx)
 {
     const rlim_t *limit = ctx;

@@ -65,7 +65,7 @@ static void tensors_compare(struct ckpt *a, struct ckpt *b)
     }
 }
 
-/* Compares, as JSON text, the fields of two configs that define the model. */
+/* Compares, as JSON text, those fields of two configs that define the model. */
 static void configs_compare(const struct ckpt *a, const struct ckpt *b)
 {
     static const char *const fields[] = {"architectures",
@@ -234,7 +234,7 @@ static void directory_put(const char *config, const char *tensors)
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 #define TWO(first, second) "{" T(first, "[2,2]", "[0,16]") "," T(second, "[2,2]", "[16,32]") "}"
 
-/* Tries each text beside the weights cut, empty, and as a link to nothing. */
+/* Tries each of three texts beside the weights: cut, empty, and as a link to nothing. */
 static void texts_that_are_not_whole_are_refused(void)
 {
     static const char *const names[] = {"hf/tokenizer.json", "hf/tokenizer_config.json",

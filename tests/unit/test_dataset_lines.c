@@ -15,7 +15,8 @@ enum { N_MANY = 3000, FIXED_BYTES = 7 };
 
 static char path[UTIL_PATH_MAX];
 
-/* Writes a dataset of n elements in chunks of 50, with checksums if its type allows them. */
+/* Writes a dataset of n elements in chunks of at most 50, with checksums if its type
+ * allows them. */
 static void add_strings(hid_t file, const char *name, hid_t type, hsize_t n, const void *rows)
 {
     const hsize_t chunk = n < 50 ? n : 50;

@@ -429,7 +429,8 @@ static double takes_no_time(void *user)
     return 1e-3;
 }
 
-/* In the first runs the number of drafts is given, in the last it is chosen by the cost. */
+/* The first run has no drafts. In the next two their number is given, in the last it is chosen by
+ * the cost. */
 static void no_draft_model_changes_a_byte(void)
 {
     struct tokenizer *t = util_byte_tokenizer();

@@ -27,7 +27,7 @@ static struct layout make_layout(struct arch *arch, uint32_t n_experts, uint32_t
                            .model = {.name = "test", .arch = arch}};
 }
 
-/* of_part [ep] = the expected rows of layer 1. */
+/* Sets of_part [ep] to the expected rows of layer 1. */
 static void expect_rows(const struct layout *l, const struct expert_places *p, const int64_t *load,
                         int64_t *of_part)
 {

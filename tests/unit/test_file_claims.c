@@ -41,7 +41,7 @@ static struct file_claims *claims_make(const char *job)
     return c;
 }
 
-/* Makes a lease as a process on another host renewed it age_s seconds ago. */
+/* Makes a lease that looks as if a process on another host renewed it age_s seconds ago. */
 static void foreign_lease(const struct place *p, int age_s)
 {
     struct lease_owner o = lease_owner_self("Slurm job 7", 0);
@@ -130,7 +130,7 @@ static void the_dead_block_nobody(void)
     place_make(&p);
     struct lease_owner o = lease_owner_self(NULL, 0);
     for (int i = 0; i < 2; i++) { /* first a dead process of this host, then a stale lease of
-                                     another */
+                                     another host */
         int fd;
         if (i == 0) CU_ASSERT_EQUAL_FATAL(lease_make(p.lease, &o, &fd), 0);
         if (i == 0) close(fd); /* releases its lock too */
@@ -257,7 +257,7 @@ static void a_lease_out_of_reach_is_not_lost(void)
     struct status st = file_claims_add(c, "output", p.path);
     CU_ASSERT(!status_failed(&st));
     CU_ASSERT_EQUAL_FATAL(rename(p.folder, away), 0);
-    const int fd = open(p.folder, O_WRONLY | O_CREAT | O_EXCL, 0600); /* ENOTDIR */
+    const int fd = open(p.folder, O_WRONLY | O_CREAT | O_EXCL, 0600); /* opens give ENOTDIR */
     file_claims_renew(c);
     close(fd);
     unlink(p.folder);

@@ -265,8 +265,8 @@ static void texts_of_every_decoder_match(void)
     dfa_destroy(&d);
 }
 
-/* Requests with equal specs share a guide, also after a thousand other guides were made and lost
- * their users. */
+/* Requests with equal specs share a guide, also after 500 other guides were made and lost their
+ * users, and 500 others were refused. */
 static void equal_specs_share_a_guide(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -319,8 +319,8 @@ static void empty_fields_ask_for_nothing(void)
     tokenizer_destroy(&t);
 }
 
-/* A value of another type is refused, not ignored or taken for true, and the error names both
- * members that exclude each other. */
+/* A value of another type is refused, not ignored or taken for true. If two members exclude each
+ * other, the error names both. */
 static void values_of_other_types_are_named(void)
 {
     static const char *const cases[][2] = {

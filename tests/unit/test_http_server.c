@@ -283,8 +283,8 @@ static void pieces_of_many_streams_wait_for_others(void)
     x[2].sent_ns = now - 100 * ms;
     http_server_send(&s, now);
     CU_ASSERT(x[0].sent_ns == now && x[2].sent_ns == now);
-    CU_ASSERT(x[1].sent_ns == now - 50 * ms &&
-              x[1].is_unsent); /* due 100 ms after its last piece, after the next call (30 ms) */
+    /* 100 ms after its last piece is 50 ms from now; the next call is expected in 30 ms */
+    CU_ASSERT(x[1].sent_ns == now - 50 * ms && x[1].is_unsent);
     s.n_writing = 600;
     http_server_send(&s, now + 30 * ms);
     CU_ASSERT(x[0].sent_ns == now && x[1].sent_ns == now + 30 * ms && x[2].sent_ns == now);
