@@ -101,7 +101,7 @@ static void a_full_disk_loses_no_ids(void)
  * later. */
 static void missing_memory_loses_no_ids(void)
 {
-    enum { N_FULL = 196608 }; /* the next id moves these */
+    enum { N_FULL = 196608 }; /* one id more, and these move to the file */
     struct id_set s = {0};
     char path[UTIL_PATH_MAX];
     bool fresh = false, passed = false;

@@ -1,5 +1,6 @@
-/* Quantized checkpoints of other programs: tensors that stay quantized have exactly the values that
- * the source's layout defines; others are refused with an error. */
+/* Quantized GGUF files: tensors that stay quantized have exactly the values that the source's
+ * layout defines; those in a format that shoal lacks become f16; a value that shoal's format lacks
+ * is an error. */
 #include "base/mem.h"
 #include "calibrate/tensor_rows.h"
 #include "checkpoint/convert/convert.h"

@@ -32,7 +32,8 @@ static void random_options(struct util_job *job, uint64_t *x)
     o->schedule.order = (enum order_kind)fake_between(x, 0, ORDER_KIND_COUNT - 1);
 }
 
-/* Ends and resumes a job until it is complete. Returns the number of runs. */
+/* Ends and resumes a job until it is complete or fails. Returns the number of runs; -1: more than
+ * 499 are needed. */
 static int run_until_done(struct util_job *job, uint64_t *x, unsigned *n_wrong, uint64_t *n_resumed)
 {
     for (int n = 1; n < 500; n++) {

@@ -15,7 +15,7 @@ static const char *const kinds[] = {
     "\"n\":5,\"logprobs\":1,\"seed\":9",
     "\"num_beams\":4,\"n\":2",
     "\"num_beams\":3,\"early_stopping\":\"never\",\"length_penalty\":2",
-    /* the first answers end some runs before the last answer does, and the prompt's
+    /* the first answers end in an earlier run than the last one, and the prompt's
      * log-probabilities belong to the first answer */
     "\"n\":5,\"prompt_logprobs\":2,\"seed\":9",
 };

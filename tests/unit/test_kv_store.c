@@ -37,12 +37,13 @@ static void remove_folder(void)
     CU_ASSERT_EQUAL(system(command), 0);
 }
 
-/* A rank with the layers `first`, `first + stride`, ... and some heads. */
+/* A rank with some layers and the heads [head_begin, head_end). */
 struct rank {
     uint32_t layers[N_LAYERS], n_layers, head_begin, head_end;
     struct kv_store *store;
 };
 
+/* A rank with the layers `first`, `first + stride`, ... */
 static struct rank rank_with(uint32_t first, uint32_t stride, uint32_t head_begin,
                              uint32_t head_end, uint64_t n_bytes, bool sweeps)
 {
@@ -54,7 +55,7 @@ static struct rank rank_with(uint32_t first, uint32_t stride, uint32_t head_begi
     return r;
 }
 
-/* A rank that sweeps when it opens the folder. */
+/* As rank_with; sweeps when it opens the folder. */
 static struct rank rank_of(uint32_t first, uint32_t stride, uint32_t head_begin, uint32_t head_end,
                            uint64_t n_bytes)
 {

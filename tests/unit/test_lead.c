@@ -405,8 +405,8 @@ static void scores_come_with_perplexity_and_logits(void)
     tokenizer_destroy(&t);
 }
 
-/* Each allocation of opening the job and planning its first step fails in turn: the result is an
- * error, never a crash. */
+/* Each allocation of opening the job and planning its first step fails in turn: nothing crashes,
+ * and an error is STATUS_MEMORY. */
 static void every_failed_allocation_is_a_status(void)
 {
     char input[UTIL_PATH_MAX], output[UTIL_PATH_MAX];

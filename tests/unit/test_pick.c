@@ -137,7 +137,7 @@ static void the_draw_depends_on_key_choice_and_position_alone(void)
     CU_ASSERT_NOT_EQUAL(pick_random(&a), pick_random(&b));
 }
 
-/* Known answers for Philox4x32-10 (kat_vectors of Random123): counter and key zero. */
+/* A known answer of Philox4x32-10 (kat_vectors of Random123): counter and key zero. */
 static void philox_matches_its_known_answer(void)
 {
     const struct pick_options zero = {.temperature = 1};

@@ -172,7 +172,7 @@ static void leaves_fit_heads_groups_and_ranks(void)
     check_leaves(16, 80, 1024, "int4-g128", 320, 64, 256); /* the least common multiple of 128
                                                               and 80 is 640 */
     check_leaves(4, 64, 512, "f32", 64, 0, 32);            /* floats keep their leaves */
-    check_leaves(6, 32, 192, "int8", 32, 32, 32);          /* down_proj likewise */
+    check_leaves(6, 32, 192, "int8", 32, 32, 32);          /* down_proj: groups of 32 */
     check_leaves(4, 48, 192, "int8", 96, 32, 32);
 }
 

@@ -72,7 +72,7 @@ static void clock_drifts_evenly(void)
     CU_ASSERT_EQUAL(trace_clock_map(drifting, 30000), 27000);
     CU_ASSERT_EQUAL(trace_clock_map(drifting, 40000), 36000); /* after the measurements:
                                                                  extrapolated */
-    CU_ASSERT_EQUAL(trace_clock_map(drifting, 0), 0);         /* before them: likewise */
+    CU_ASSERT_EQUAL(trace_clock_map(drifting, 0), 0);         /* before them: extrapolated */
     const struct trace_clock behind[2] = {{.at_ns = 10, .offset_ns = -500},
                                           {.at_ns = 10, .offset_ns = -500}};
     CU_ASSERT_EQUAL(trace_clock_map(behind, 10), 510);

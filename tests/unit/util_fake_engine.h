@@ -49,7 +49,7 @@ struct fake_engine {
     struct fake_read *reads; /* [n_replicas, FAKE_READS] a ring */
     uint64_t n_reads[3], n_reads_ended[3], chance;
     uint64_t n_out, n_failed;
-    struct plan_tables tables; /* the block tables of a sequence, one of them at least full;
+    struct plan_tables tables; /* the block tables of a sequence, at least one of them full;
                                   initially one full table alone */
     uint64_t n_rows;           /* computed so far */
     bool logits;
@@ -74,9 +74,9 @@ void fake_engine_run(struct fake_engine *e, const struct step_plan *plan,
  * Returns the number of the latter. */
 size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_t *tokens);
 
-/* A drafter (serve/schedule/scheduler.h). It proposes the tokens that the request will get, but
- * wrong ones from some position on, which depends on the request and its tokens. It also proposes
- * end tokens that do not come. */
+/* A drafter (serve/schedule/scheduler.h). It proposes up to n_most of the tokens that the request
+ * will get, in most calls with other tokens from some position on. The position depends on the
+ * request and its tokens. Some of the other tokens are end tokens. */
 int32_t fake_engine_draft(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
 /* Sets scores[i] to the score that token i gets after tokens [0, i). adapter: as in plan_seq. */

@@ -16,7 +16,7 @@ void util_file_create(char path[UTIL_PATH_MAX], const char *bytes, size_t n);
 void util_file_remove(const char path[UTIL_PATH_MAX]);
 
 /* Sets the process's peak memory (mem_peak_bytes) to the memory that it has now, if the kernel can,
- * and returns the peak. Otherwise an earlier peak could hide the one that a test looks for. */
+ * and returns the peak. Without it, an earlier peak could hide the one that a test looks for. */
 uint64_t util_peak_restart(void);
 
 /* Rules for a fake model with a context of 20 tokens; the request of `line` under such rules, as
