@@ -17,7 +17,7 @@
 
 /* A golden adapter, and the model for which it was made. */
 struct adapted {
-    struct ckpt *model, *adapter; /* adapter: opened here too, beside adapters_load */
+    struct ckpt *model, *adapter; /* adapters_load opens the adapter once more */
     char path[64];                /* of the adapter */
     struct arch arch;
     struct layout_model layout_model;

@@ -271,8 +271,8 @@ static void every_root_broadcasts(void)
     comm_stop(&c);
 }
 
-/* The worst status code wins, among equal codes the lowest rank's. Other ranks than this one name
- * it in the text, unless it is the lead. */
+/* The worst status code wins, among equal codes the lowest rank's. The text that the other ranks
+ * get names the rank that won, unless that is the lead. */
 static void the_worst_status_wins(void)
 {
     struct comm *c = flat(util_n_ranks() / 2);

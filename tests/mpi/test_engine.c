@@ -142,7 +142,7 @@ static void scale_last_norm(const struct model *m, const struct layout *l, struc
  * if it allows neither, there is no run. */
 static void run_cut(const struct layout *whole, struct model *m, struct layout *l, bool in_memory)
 {
-    struct comm *c = util_comm(whole, 1); /* always another order than the launcher's */
+    struct comm *c = util_comm(whole, 1); /* ranks in another order than the launcher's */
     struct weights *weights = NULL;
     struct engine *engine = NULL;
     struct kern_table kern;

@@ -66,7 +66,7 @@ static void leaves_beyond_the_grid_are_counted_in_their_rows(void)
     CU_ASSERT(n_bad > 0 && n_good > 0);
 }
 
-/* Experts without weights send no row; a token may choose only such experts. */
+/* Rows do not travel to zero-computation experts. These are some or all of a token's choices. */
 static void experts_without_weights_give_back_their_input(void)
 {
     const struct moe_case few = {.n_tokens = 33, .has_zero = true};

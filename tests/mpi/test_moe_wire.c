@@ -94,8 +94,8 @@ static void check_planned(struct moe *moe, const struct layout *l, uint32_t rank
     CU_ASSERT(found > 0 && found <= plan && plan <= 3 * found);
 }
 
-/* Runs the step again in two halves that take turns. The rows must be those of the whole step,
- * which are in all->h. Then check_planned for halves. */
+/* If rows travel, runs the step again in two halves that take turns. The rows must be those of the
+ * whole step, which are in all->h. Then checks the plan of a step in halves. */
 static void check_halves(struct moe *moe, struct layout *l, const struct layer *layer,
                          const struct moe_rows *all, size_t d)
 {

@@ -8,9 +8,10 @@
 
 enum { ROWS = 37, HEAD_ROWS = 64, SLOTS = 3 };
 
-/* Configs with the sizes of models/demo. The third has norms over all of q and of k, whose sums
- * need memory too. The fourth has Mamba-2 scans of four heads, the fifth of two, so that two of
- * four ranks have none. The last one has an index of sparse attention in three of six layers. */
+/* Configs of models about as small as models/demo. The third has norms over all of q and of k,
+ * whose sums need memory too. The fourth has Mamba-2 scans of four heads, the fifth of two, so that
+ * two of four ranks have none. The last one has an index of sparse attention in three of six
+ * layers. */
 static const char *const configs[] = {
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"intermediate_size\":320,"
     "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,"

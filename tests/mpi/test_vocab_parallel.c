@@ -50,7 +50,8 @@ static struct vocab_want want_of(uint64_t *state, uint32_t vocab, size_t row)
     return w;
 }
 
-/* Adds some entries with ascending ids: biases, tokens of prompt and answer, forbidden tokens. */
+/* Gives every second row, if it is sampled, some entries with ascending ids: biases, tokens of
+ * prompt and answer, forbidden tokens. */
 static void add_adjusts(struct model *m, size_t row, uint64_t *state)
 {
     struct adjust *a = &m->wants[row].adjust;

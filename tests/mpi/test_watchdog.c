@@ -166,7 +166,7 @@ static void test_waits_for_cpu(void)
     munmap(s, sizeof *s);
 }
 
-/* Ranks that leave one after the other, with pauses longer than the deadline, are not lost. */
+/* Rank 0 leaves later than the others, by more than the deadline. No rank is reported as lost. */
 static void test_leaving_in_peace(void)
 {
     struct comm *c = make_comm();

@@ -86,7 +86,7 @@ static struct layer hold(const struct layout *l, struct layout_place p, const st
     return layer;
 }
 
-/* The tokens of a replica. If the first replica is idle, the others share the tokens. */
+/* The tokens of a replica. If the first replica shall be idle, the others, if any, share them. */
 static struct range tokens_of(const struct layout *l, const struct moe_case *c, uint32_t dp)
 {
     if (!c->first_replica_idle || l->dp == 1) return layout_split(c->n_tokens, 1, l->dp, dp);
@@ -186,7 +186,7 @@ static int64_t bytes_of_tokens(const struct layout *l, uint32_t rank, const stru
 }
 
 /* Compares the bytes of tokens that all ranks counted in n_calls calls with those that they had to
- * send; with copies of experts they may send fewer. Other exchanges count nothing. */
+ * send; with copies of experts they may send fewer. Only exchanges between hosts count bytes. */
 static void check_bytes(struct trial *t, const struct layout *l, struct comm *c,
                         const struct moe *moe, enum hosts hosts, int n_calls)
 {

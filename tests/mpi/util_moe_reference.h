@@ -22,7 +22,7 @@ struct moe_case {
     bool placed;       /* experts are not placed by their ids */
     uint32_t n_copies; /* of experts, if they are placed */
     bool has_zero;     /* beside E experts there are ZERO that give back their input */
-    bool only_zero;    /* all tokens choose two of these */
+    bool only_zero;    /* all tokens choose two such experts */
 };
 
 struct moe_model {
@@ -33,8 +33,8 @@ struct moe_model {
 
 struct moe_answer {
     float logits[N_MAX][E], h[N_MAX][D], weights[N_MAX][K];
-    int32_t ids[N_MAX][K]; /* -1: dropped, or an expert without weights */
-    float zero[N_MAX];     /* the sum of the router's weights for experts without weights */
+    int32_t ids[N_MAX][K]; /* -1: dropped, or a zero-computation expert */
+    float zero[N_MAX];     /* the sum of the router's weights for zero-computation experts */
     int32_t bad[N_MAX], dropped[N_MAX];
     uint64_t load[E];
 };

@@ -12,7 +12,8 @@
 uint32_t util_n_ranks(void);
 uint32_t util_rank(void);
 
-/* Local. A MoE model with these sizes, and leaves of 16 elements; its description goes to *arch. */
+/* Local. A MoE model of four layers with these sizes; a leaf of o_proj has 16 elements. Its
+ * description goes to *arch. */
 struct util_shape {
     uint32_t width, n_experts, n_chosen, expert_ffn, expert_leaf, vocab;
 };
@@ -29,8 +30,8 @@ struct comm *util_comm_on_host(const struct layout *l, uint32_t turn, int host);
  * COMM_STAGE has them all. */
 struct comm *util_comm_of_replicas(uint32_t turn, int host);
 
-/* Local. Calls use(layout, ctx) for every (tp, pp, dp, ep) whose product is the number of ranks and
- * that layout_build takes; returns how many. */
+/* Local. Calls use(layout, ctx) for every (tp, pp, dp, ep) that layout_build takes, where tp x pp x
+ * dp is the number of ranks; returns how many. */
 typedef void util_layout_use(const struct layout *l, void *ctx);
 size_t util_each_layout(const struct layout_model *model, util_layout_use *use, void *ctx);
 
