@@ -290,7 +290,7 @@ static void sets_agree(void)
     }
 }
 
-/* Rows divided by tiles in random ways against rows that are not. */
+/* Compares rows divided by tiles in random ways with rows that are not. */
 static void tiles_do_not_change_bits(void)
 {
     static const uint32_t dims[] = {16, 64, 80, latent_dim};
@@ -308,7 +308,8 @@ static void tiles_do_not_change_bits(void)
     }
 }
 
-/* Single rows on one thread, and on several threads with room for any number of parts. */
+/* Compares single rows on one thread with the same on several threads, which have room for any
+ * number of parts. */
 static void room_for_parts_does_not_change_bits(void)
 {
     struct kern_table best = table_best();
@@ -389,7 +390,7 @@ static size_t share_blocks(struct world *w, size_t group)
     return fewest;
 }
 
-/* Slices of rows that share tiles, with all heads of a kv head and with some, against rows that are
+/* Compares slices of rows that share tiles, with all heads of a kv head or some, with rows that are
  * computed one by one. */
 static void shared_tiles_do_not_change_bits(void)
 {
@@ -415,8 +416,8 @@ static void shared_tiles_do_not_change_bits(void)
     }
 }
 
-/* op_attention finds by itself which sequences share blocks. On one thread and on several, against
- * rows that are computed without sharing. */
+/* op_attention finds by itself which sequences share blocks. Compares its rows, on one thread and
+ * on several, with rows that are computed without sharing. */
 static void shared_beginnings_do_not_change_bits(void)
 {
     const struct kern_table ref = table_ref();

@@ -1,6 +1,6 @@
-/* Tests an index that chooses blocks for each KV head, and attention over these: other instruction
- * sets against the reference, bit for bit; the choice against a sort; attention against a softmax
- * in double; and that no division into steps, rows at a time or threads changes a bit. */
+/* Tests an index that chooses blocks for each KV head, and attention over the chosen blocks: other
+ * instruction sets against the reference, bit for bit; the choice against a sort; attention against
+ * a softmax in double; and that no division into steps, rows at a time or threads changes a bit. */
 #include "kernels/ops.h"
 #include "kernels/ops_sparse.h"
 #include "util_kernels.h"
@@ -113,7 +113,7 @@ static void world_free(struct block_world *w)
     free(w);
 }
 
-/* scores [H, stride] of row i of sequence s, its tiles cut in two. */
+/* Writes scores [H, stride] of row i of sequence s, its tiles cut in two. */
 static void score_row(const struct kern_table *k, const struct block_world *w, size_t s, size_t i,
                       size_t cut, float *scores)
 {
@@ -231,7 +231,8 @@ static bool is_chosen(const struct block_world *w, const float *scores, size_t p
     return n_better < w->a.choice.n_blocks;
 }
 
-/* The choice of a row and KV head, as op_index_blocks left it, ascends through the best blocks. */
+/* The choice of a row and KV head, as op_index_blocks left it, ascends through the best blocks. A
+ * row that sees no more than n_chosen positions has no choice. */
 static void check_choice(const struct block_world *w, const float *scores, size_t s, size_t i,
                          size_t g)
 {
@@ -251,7 +252,7 @@ static bool attends(const struct block_world *w, const float *scores, size_t p, 
     return p < w->index.n_chosen || is_chosen(w, scores, p, j / w->a.choice.block);
 }
 
-/* Compares the output of a row and head with a softmax in double. */
+/* Compares the output of head h of a sequence's first row with a softmax in double. */
 static void check_output(const struct block_world *w, const float *scores, size_t s, size_t h,
                          const float *out)
 {

@@ -227,8 +227,8 @@ static void sigmoids_after_the_choice_do_not_make_ties(void)
     }
 }
 
-/* Each of two chosen experts is weighed against the experts whose logits are near its own. Against
- * the equation in double. */
+/* Each of two chosen experts is weighed against the experts whose logits are near its own. Compares
+ * with the equation in double. */
 static void the_mixer_weighs_each_choice_by_its_rivals(void)
 {
     const struct kern_table tables[] = {table_ref(), table_best()};

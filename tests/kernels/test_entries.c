@@ -241,7 +241,7 @@ static void steps_change_no_bit(void)
 
 enum { HEADS = 3, WINDOW = 20, FIRST = 100, N_LAST = 30, N_CHOSEN = 7, N_TILES = 2 };
 
-/* Fills the cache with random keys and with entries. chosen [N_LAST, N_CHOSEN]: random numbers of
+/* Fills the cache with random keys and with entries. Sets chosen [N_LAST, N_CHOSEN] to random
  * entries that a row may see, in ascending order. */
 static void fill(struct rng *r, const struct kern_table *k, struct world *w, int32_t *chosen)
 {

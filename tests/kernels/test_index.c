@@ -298,7 +298,7 @@ static void few_positions_are_ordinary_attention(void)
     }
 }
 
-/* Attention over chosen positions against a softmax over them in double. */
+/* Compares attention over chosen positions with a softmax over them in double. */
 static void chosen_positions_are_attended(void)
 {
     const struct kern_table k = table_best();

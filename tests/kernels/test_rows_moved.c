@@ -10,7 +10,7 @@
 
 enum { N_TOKENS = 70, N_CHOSEN = 3, WIDTH = 517, N_SLOTS = N_TOKENS * N_CHOSEN };
 
-/* Gives the choices slots in a random order; every seventh choice is dropped (-1). Returns the
+/* Gives the choices slots in a random order; a seventh of the choices is dropped (-1). Returns the
  * number of slots. */
 static size_t make_slots(struct rng *r, int32_t *slots)
 {

@@ -132,7 +132,8 @@ static void linears_of_all_sizes(void)
     linears_as(DEVICE_LAW);
 }
 
-/* One row; one row after four million tokens; 8,192 rows; 70,000 rows after a million tokens. */
+/* Launches attention of one row, of one row after four million tokens, of 8,192 rows, and of 70,000
+ * rows after a million tokens. */
 static void attention_of_heads(struct both *b, uint32_t n_heads, uint32_t n_kv, uint32_t head_dim)
 {
     static const struct {

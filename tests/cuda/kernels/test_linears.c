@@ -34,7 +34,7 @@ static struct twin codes_of(struct both *b, const struct packed *w, size_t rows,
     return memory;
 }
 
-/* Runs a linear with leaves again, for the values of its sums: written to y, then added to it. */
+/* Runs a linear with leaves again, for the values of its sums: written, then added to others. */
 static void check_values(struct both *b, struct linear_args cpu, struct linear_args gpu)
 {
     const size_t n = cpu.groups[0].w->n_out, first = cpu.groups[0].row0;

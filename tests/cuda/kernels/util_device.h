@@ -46,7 +46,7 @@ static inline float *twin_device(const struct twin *t)
 void twin_same(const struct both *b, const struct twin *t, const char *what);
 void twin_same_floats(const struct both *b, const struct twin *t, const char *what);
 
-/* A weight's arrays on the device; w is host memory. */
+/* A weight in host memory, and its copy on the device. */
 struct weight_twin {
     struct packed cpu, gpu;
     struct twin data, scales, zeros;
