@@ -1,5 +1,5 @@
-/* Times attention over caches of several types: sequences that decode and prompts. One head of the
- * first sequence is compared with the reference's bits before a case is timed. */
+/* Times attention over caches of several types, in decoding and in prefill. One head of the first
+ * sequence is compared with the reference's bits before a case is timed. */
 #include "bench_attention.h"
 
 #include "base/mem.h"

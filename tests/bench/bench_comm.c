@@ -214,7 +214,7 @@ static void print_mail(struct bench *b, struct parts *p, size_t n_bytes)
 }
 
 /* Refuses hosts with unequal numbers of ranks, whose Alltoallv would have unequal counts, and
- * numbers of bytes that an int cannot count. */
+ * numbers of bytes below one for each pair of ranks or beyond an int. */
 static struct status check_sizes(const struct bench *b, const struct parts *p, int n, char **sizes)
 {
     const size_t pairs = (size_t)(p->at.n_local * p->at.n_local);

@@ -22,7 +22,7 @@
 enum { BIG_BYTES = 1 << 27, MAX_ROWS = 256 };
 
 /* Measures the machine's peaks: the fastest of many passes over memory, and of many rounds of fma
- * chains with the instruction set of k. */
+ * chains, in AVX2 if k is of that set, else in AVX-512. */
 static struct bench_machine measure(const struct kern_table *k)
 {
     const enum peak_kind kind = strcmp(k->name, "avx2") == 0 ? PEAK_FMA_AVX2 : PEAK_FMA_AVX512;

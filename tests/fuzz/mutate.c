@@ -239,8 +239,8 @@ static int kind_of(char c)
     return c == ' ' || c == '\n' ? 3 : 0; /* 0: punctuation, one token each */
 }
 
-/* Finds a token at or after a random place: a string with its quotes, a number, a word, a
- * punctuation mark. */
+/* Returns where the token at a random place begins, and its length in *n (0: none): a string with
+ * its quotes if the place is one of them, a number, a word, or a punctuation mark. */
 static size_t some_token(struct mutant *m, size_t *n)
 {
     size_t at = somewhere(m);

@@ -126,8 +126,8 @@ static struct status read_join(const struct gguf *g, const struct gguf_join *j)
     return st;
 }
 
-/* Finds the tensors that have t as one of their halves, and reads them. *found: t is a first half.
- */
+/* Sets *found if t is the first half of a tensor that the file has in two halves, and then reads
+ * that tensor. */
 static struct status read_halves(const struct gguf_model *m, const struct gguf_tensor *t,
                                  bool *found)
 {

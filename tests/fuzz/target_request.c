@@ -104,7 +104,8 @@ static int32_t allowed_from(struct request *r, int32_t token)
     return token;
 }
 
-/* Reads the line as shoal score does, and writes its row, unless it has several windows. */
+/* Reads the line as shoal score does, and writes its row, unless it is refused or has several
+ * prompts or windows. */
 static bool score_line(const struct line *line)
 {
     struct request_rules scoring = rules;
@@ -134,7 +135,8 @@ static bool score_line(const struct line *line)
     return scored;
 }
 
-/* Serves a line for some tokens, or makes its error row; either is one line of JSON. */
+/* Serves a line for some tokens, or makes its error row; either row is one line of JSON. Makes no
+ * row for several answers, beams or scores of the prompt. */
 static bool serve_line(const struct line *line)
 {
     struct request *r = NULL;
