@@ -189,8 +189,8 @@ static void sets_agree_on_special_values(void)
     compare_sets(4, 3, util_cases(30));
 }
 
-/* So many inputs that instruction sets divide the rows; 97 rows leave less than a tile for the last
- * of three parts. */
+/* So many inputs that AMX divides the rows. Of 97 rows, less than a tile would be left for a third
+ * part. */
 static void sets_agree_on_many_long_rows(void)
 {
     struct rng r = {12};

@@ -41,7 +41,7 @@ static const char published[] =
 #define SLIDING "\"sliding_attention\""
 #define SPARSE  "\"compressed_sparse_attention\""
 #define FULL    "\"heavily_compressed_attention\""
-/* the same as transformers writes it */
+/* The same config as transformers writes it. */
 static const char listed[] = FIELDS
     ", \"layer_types\": [" SLIDING ", " SLIDING ", " SPARSE ", " FULL ", " SPARSE ", " FULL
     "], \"compress_rates\": {" SPARSE ": 4, " FULL ": 128}, \"partial_rotary_factor\": 0.125,"

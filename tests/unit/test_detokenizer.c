@@ -5,7 +5,8 @@
 #include <CUnit/CUnit.h>
 #include <string.h>
 
-/* Feeds text in pieces of n_piece bytes and collects the output in `out`. */
+/* Feeds text in pieces of n_piece bytes and collects the output in `out`. Returns whether a stop
+ * string was found. */
 static bool feed_all(struct stop_matcher *m, const char *text, size_t n_piece, struct strbuf *out)
 {
     bool stopped = false;

@@ -17,8 +17,8 @@ struct scenario {
     struct scheduler_options o;
     int32_t n_requests;
     bool late;         /* one request is added every three steps, not all at once */
-    int32_t n_headers; /* prompts begin with one of this many headers (common beginnings); 0: each
-                          prompt is different */
+    int32_t n_headers; /* prompts begin with one of this many headers (common beginnings); 0:
+                          without headers */
     int32_t header_tokens, tail_tokens; /* 0: random lengths */
     int32_t max_tokens;                 /* 0: random */
     int32_t bad_token; /* the engine fails at this token at position 70 of a sequence; 0: never */
