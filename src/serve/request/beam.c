@@ -213,7 +213,8 @@ static int compare_candidates(const void *x, const void *y)
     return a->from - b->from;
 }
 
-/* Lists all candidates for the next step, the best first. */
+/* Lists the candidates for the next step, the best first; end tokens only once min_tokens are
+ * sampled. */
 static size_t list_candidates(struct beam_search *b, struct request *const *probes)
 {
     const bool may_end = b->running[0].n >= (size_t)b->r->ask->min_tokens;

@@ -23,8 +23,9 @@ struct status beam_create(struct request *r, const struct request_rules *rules,
                           struct beam_search **out);
 void beam_destroy(struct beam_search **b);
 
-/* Local. Returns how many of the most likely tokens a step needs at each hypothesis, at most
- * PLAN_TOPS_MAX: as many as there are hypotheses that may go on, plus all end tokens. */
+/* Local. Returns how many of the most likely tokens a step needs at each hypothesis: one for each
+ * hypothesis that may go on (the width) and for each end token, at most the whole vocabulary. For a
+ * parsed line at most PLAN_TOPS_MAX. */
 int64_t beam_n_tops(const struct request *r, const struct request_rules *rules);
 
 /* Local. Returns the number of running hypotheses; each needs a probe. 0: the search has ended. */

@@ -1,6 +1,6 @@
 /* How the texts of a line become vectors (shoal embed) or scores (shoal rank), according to the
  * checkpoint's files and the flags. Made by job_embed.c and job_rank.c, read by the files of
- * requests and of result rows. */
+ * requests and of result rows, the scheduler and the server. */
 #ifndef SHOAL_SERVE_REQUEST_EMBED_RULES_H
 #define SHOAL_SERVE_REQUEST_EMBED_RULES_H
 
@@ -12,7 +12,7 @@
 
 /* The hidden rows, after the model's last norm, from which a text's vector is made. */
 enum request_pool {
-    POOL_NONE, /* an answer is wanted, not a vector */
+    POOL_NONE, /* an answer or log-probabilities are wanted, not a vector */
     POOL_LAST, /* the row of the last token */
     POOL_CLS,  /* the row of the first token */
     POOL_MEAN, /* the mean of all rows */
@@ -38,7 +38,7 @@ struct rank_rules {
     const float *head; /* [n_labels, D]; NULL: vectors are wanted */
     size_t n_labels;   /* rows of head: classes, each of which gives a score, unless is_yes_no */
     bool is_yes_no;    /* head has the rows of the tokens no and yes: one score, yes minus no */
-    double scale;      /* multiplies the scores */
+    double scale;      /* multiplies the logits; not used if `dense` is set */
     enum rank_activation activation;
     float (*exponential)(float);
     const char *pair_template; /* with {query}, {document} and {instruction}; NULL: no pairs */
@@ -52,7 +52,7 @@ struct rank_rules {
     const float *norm, *norm_bias;
     double norm_eps;
     float (*gelu)(float);
-    double *work;            /* [D] scratch of request_scores */
+    double *work;            /* [D] scratch of request_scores; NULL if `dense` is NULL */
     const char *instruction; /* the instruction for pairs whose lines have none */
 };
 

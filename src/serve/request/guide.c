@@ -17,8 +17,8 @@ enum { KEPT_BYTES = 64 << 20, KEPT = 256, MASKS_BYTES = 64 << 20 };
 /* The source of a guide. */
 struct spec {
     enum guide_kind kind;
-    const struct js_node *node; /* NULL: GUIDE_OBJECT */
-    char *key;                  /* owned, [n_key]: the kind, and the node as compact JSON */
+    const struct js_node *node; /* used only to compile; not read for GUIDE_OBJECT */
+    char *key; /* owned, [n_key]: the kind, then (not for GUIDE_OBJECT) the node as compact JSON */
     size_t n_key;
     uint64_t hash; /* hash of the key */
 };
@@ -55,7 +55,7 @@ struct guide {
     struct spec spec; /* its source, without the node */
     size_t n_users;
     char *error;        /* owned: why the grammar could not be compiled; NULL: it was compiled */
-    struct dfa *dfa;    /* owned */
+    struct dfa *dfa;    /* owned; NULL if there is an error, as are the masks */
     struct mask *masks; /* [dfa->n_states], owned */
     struct mask first;  /* mask for an answer's first token */
     struct guide *next; /* the guide used most recently before this one */

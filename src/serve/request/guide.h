@@ -1,6 +1,6 @@
 /* Grammar constraints ("guides") on an answer's text: a pattern, a choice of texts, any JSON
- * object, or JSON of a schema. A guide is compiled once for all requests with the same grammar. The
- * tokens that it allows depend only on the grammar, the vocabulary and the preceding tokens, never
+ * object, or JSON of a schema. Requests with the same grammar share one compiled guide. The tokens
+ * that it allows depend only on the grammar, the vocabulary and the answer's tokens so far, never
  * on batch or layout. The token masks over automata follow Willard and Louf (2023). */
 #ifndef SHOAL_SERVE_REQUEST_GUIDE_H
 #define SHOAL_SERVE_REQUEST_GUIDE_H
@@ -24,12 +24,13 @@ void guides_destroy(struct guides **guides);
 
 /* Local. Sets *out to the guide of a pattern (node is a string), a choice (a list of strings), any
  * JSON object (node is not read) or a schema. Release it with guide_release. Errors: STATUS_REQUEST
- * names the unsupported keyword, or the bound that the grammar exceeds; STATUS_MEMORY. */
+ * says why the grammar cannot be compiled (a value of another type, bad syntax, an unsupported
+ * keyword, an exceeded bound); STATUS_MEMORY. */
 struct status guides_get(struct guides *g, enum guide_kind kind, const struct js_node *node,
                          struct guide **out);
 
 /* Local. Returns the work done so far in steps: those of compiling (text/grammar/automaton.h), and
- * one for each token of each mask. */
+ * one for each token of the vocabulary each time that a mask is made. */
 uint64_t guides_steps(const struct guides *g);
 
 /* Local. guide_share adds a user and returns the guide. guide_release removes a user and sets the

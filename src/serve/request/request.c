@@ -249,7 +249,7 @@ static size_t words_bytes(const struct request_words *w)
     return w->n_kept_words * sizeof *w->kept + w->banned_capacity * sizeof *w->banned;
 }
 
-/* Returns the bytes of a request for vectors or scores of pairs: its tokens (twice, because each
+/* Returns the bytes of a request for vectors or scores: its tokens (twice, because each
  * answer copies its own), its prompts, its answers with their vectors, and the vectors as text. */
 static size_t embed_cost_bytes(const struct request *r, const struct request_rules *rules)
 {

@@ -7,8 +7,8 @@
  *                              +--+
  *                              --> serve/output/result_row.c
  *
- * Knows ids, sampling and status; never ranks or tensors. The lead makes requests; the scheduler
- * owns them while they run. */
+ * Knows ids, sampling and status; never ranks or tensors. Made by the lead, the server,
+ * calibration and `shoal bench`; the scheduler owns requests while they run. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_H
 #define SHOAL_SERVE_REQUEST_REQUEST_H
 
@@ -43,7 +43,7 @@ enum {
  * temperature 1, everything else off. */
 void request_defaults_init(struct request_defaults *d);
 
-/* Local. Checks flag values by the rules of request lines. Errors: STATUS_USAGE names the flag. */
+/* Local. Checks the values of the flags. Errors: STATUS_USAGE names the flag. */
 struct status request_defaults_check(const struct request_defaults *d);
 
 /* Names of unknown or unsupported fields about which the run has warned. All zeros: none yet. */
@@ -82,7 +82,7 @@ enum hidden_span {
         "answers", HIDDEN_ANSWERS                                                                  \
     }
 
-/* The model and the flags, against which lines are checked. Everything is borrowed. */
+/* The model and the flags, against which lines are checked. All pointers are borrowed. */
 struct request_rules {
     struct request_defaults defaults;
     const struct request_form *form; /* NULL: lines are requests */
@@ -100,8 +100,8 @@ struct request_rules {
     size_t n_adapters;
     bool score;        /* prompts are scored, nothing is generated */
     bool takes_pairs;  /* with score: lines may have a context and its continuation, or a text */
-    int32_t prefix_id; /* the token before a continuation without a context, and before a text;
-                          -1: the model has none */
+    int32_t prefix_id; /* the token before a continuation without a context, and before a text, if
+                          the line names no other; -1: the model has none */
     const struct embed_rules *embed;   /* prompts become vectors or scores, nothing is generated;
                                           NULL: text is generated or scored */
     bool is_dry_run;                   /* tokens are made up, and result rows say so */
@@ -119,8 +119,8 @@ struct request_rules {
 struct request_words {
     uint32_t *kept; /* [n_kept_words], a bit for each of allowed_token_ids; NULL: all are allowed */
     size_t n_kept_words;
-    int32_t *banned; /* [n_banned]: for each of bad_words the number of its tokens, then the
-                        tokens */
+    int32_t *banned; /* [n_banned]: for each banned sequence of tokens its length, then the tokens;
+                        a word of bad_words gives up to two sequences */
     size_t n_banned, banned_capacity;
 };
 
@@ -140,11 +140,11 @@ struct request_bytes {
     size_t n;
 };
 
-/* When a beam search with `width` ended hypotheses stops. */
+/* When a beam search with `width` ended hypotheses stops. `worst` is the lowest of their scores. */
 enum beam_early {
-    BEAM_NOT_EARLY, /* when no running hypothesis scores better at its present length */
+    BEAM_NOT_EARLY, /* when no running hypothesis exceeds `worst` at its present length */
     BEAM_EARLY,     /* at once */
-    BEAM_NEVER,     /* when no running hypothesis can score better at any length */
+    BEAM_NEVER,     /* when no running hypothesis can exceed `worst` at any length */
 };
 
 struct request_beam {
@@ -164,7 +164,8 @@ enum request_score {
 /* How the thoughts (reasoning) in a chat's answer are separated from its content. */
 enum request_thoughts {
     THOUGHTS_STAY,   /* thoughts are content */
-    THOUGHTS_TAGGED, /* an answer that begins with CHAT_OPEN_THOUGHT begins with thoughts */
+    THOUGHTS_TAGGED, /* an answer that begins with CHAT_OPEN_THOUGHT, perhaps after blanks, begins
+                        with thoughts */
     THOUGHTS_BEGUN,  /* the answer begins with thoughts, because the prompt ends with the tag */
 };
 
@@ -174,23 +175,24 @@ struct request_ask {
     enum request_format format;
     struct request_bytes model; /* batch lines and calls: the body's "model"; may be empty */
     uint32_t adapter;           /* 1 + its number among the rules' adapters; 0: none */
-    int32_t priority;           /* smaller numbers run first; 0 unless the line sets it */
+    int32_t priority;           /* smaller numbers run first; 0 unless set by the line or
+                                   by request_run_last */
 
     /* how tokens are drawn */
     float temperature, top_p, min_p;
     int32_t top_k;
     uint32_t key[2];
-    bool is_seeded; /* the line has a seed; without one, the key comes from the custom_id */
+    bool is_seeded; /* the line has a seed; if not, --seed and the custom_id give the key */
     struct plan_penalties penalties;
     struct plan_adjust *biases; /* [n_biases], owned: logit_bias, ids ascending */
     size_t n_biases;
     struct request_words words; /* owned */
-    struct guide *guide;        /* shared; NULL: the text may be anything */
+    struct guide *guide;        /* shared; NULL: no grammar constraint */
 
     /* how the answer ends */
     int32_t max_tokens;
-    int32_t min_tokens; /* before this many tokens no end token and no stop string ends the
-                           answer */
+    int32_t min_tokens; /* among the first min_tokens tokens no end token and no stop string
+                           ends the answer */
     bool ignore_eos;    /* the model's end tokens do not end the answer */
     int32_t *stop_ids;  /* [n_stop_ids], owned: more end tokens */
     size_t n_stop_ids;
@@ -210,8 +212,8 @@ struct request_ask {
     int32_t n_prompts;     /* prompts of the line */
     int32_t n_choices;     /* answers to all prompts together; the first ones belong to the first
                               prompt */
-    bool echo;     /* the answer and its log-probabilities begin with those of the prompt; of a
-                      rerank: the results include the documents */
+    bool echo;     /* the answer's text begins with the prompt, and its log-probabilities with the
+                      prompt's; of a rerank: the results include the documents */
     int32_t top_n; /* the most results of a rerank */
     enum request_score score; /* when scoring */
     struct request_beam beam;
@@ -227,8 +229,8 @@ struct request_ask {
  * `end`. */
 struct request_prompt {
     size_t end;
-    size_t score_from;
-    size_t second_from;        /* as in struct request, counted from this prompt's first token */
+    size_t score_from, second_from; /* as in struct request_logprobs and struct request, but counted
+                                       from this prompt's first token */
     struct request_bytes echo; /* owned; the prompt's text, or a rerank's document, if the answer
                                   repeats it */
 };
@@ -240,14 +242,15 @@ struct request_rows {
     size_t from, n;        /* of the tokens [from, from + n) */
 };
 
-/* Log-probabilities, natural. Owned. */
+/* Log-probabilities, as natural logarithms. Owned. */
 struct request_logprobs {
-    float *scores;     /* [n_prompt], with score and with n_prompt_tops; those before score_from
-                          are unused; NULL: not wanted */
+    float *scores;     /* [n_prompt], if the ask's n_prompt_tops is 0 or more; those before
+                          score_from are unused; NULL: not wanted, or the line's answers have
+                          them */
     size_t score_from; /* the first token with a score; above 0 if scores is set */
-    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_tops]; those before score_from are
-                                     unused; NULL: not wanted */
-    float *sampled;               /* [capacity] those of sampled tokens */
+    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_tops], as scores; NULL also if
+                                     n_prompt_tops is 0 */
+    float *sampled;               /* [capacity] of the sampled tokens */
     struct plan_top *tops;        /* [capacity, n_tops] the most likely tokens at sampled tokens */
     size_t capacity;
 };
@@ -264,12 +267,13 @@ struct request_error {
     char *message;    /* owned */
 };
 
-/* The answers of a line with several of them. */
+/* The answers to a line that has several or is a beam search. */
 struct request_choices {
-    struct request **at; /* [capacity], owned, each NULL until it is finished; the answers are the
-                            first n_choices. NULL: the line is its own only answer */
+    struct request **at; /* [capacity], owned, each NULL until it is finished: the answers (the
+                            first n_choices), or while a beam search runs the probes of its step.
+                            NULL: the line is its own only answer */
     size_t capacity;
-    int32_t n_open;             /* answers that are not finished */
+    int32_t n_open;             /* answers or probes that are not finished */
     struct beam_search *search; /* owned by the lead (lead_choices.c); NULL: none */
 };
 
@@ -283,9 +287,9 @@ struct request {
     bool is_named;                  /* the line gives a custom_id */
     uint64_t n_template_steps;      /* steps that the chat template took for the prompt */
     const struct request_ask *ask;  /* owned; an answer's ask borrows its lists */
-    struct request *parent;         /* the line to which this is an answer, and whose lists its
-                                       ask borrows; NULL: this is the line */
-    uint32_t choice;                /* which of the line's answers this is */
+    struct request *parent;         /* the line to which this is an answer or a probe (beam.h), and
+                                       whose lists its ask borrows; NULL: this is the line */
+    uint32_t choice;                /* which of the line's answers or probes this is */
 
     /* tokens and text; owned */
     int32_t *tokens; /* [n_tokens]: the prompt's n_prompt, then the sampled ones; of a line with
@@ -326,7 +330,7 @@ struct request {
     struct exchange *call; /* the server's call, borrowed; NULL: a line of a file, or an answer
                               (its parent has the call) */
 
-    struct result_entry *shared; /* the result cache's entry while r computes its tokens */
+    struct result_entry *shared; /* the result cache's entry whose tokens r computes; NULL: none */
     struct request *prev, *next; /* links of the list that holds r (request_list.h) */
 };
 
@@ -399,8 +403,8 @@ bool request_runs_last(const struct request *r);
 
 /* request_answer.c. Local. Takes a sampled token: appends it, extends the text, and sets r->finish
  * when the token ends the request: "stop" for an end id, a stop string or a complete grammar,
- * "length" for max_tokens or a full context. Makes r an error row when no token may follow. Errors:
- * STATUS_MEMORY. */
+ * "length" for max_tokens or a full context. Makes r an error row when the grammar does not allow
+ * the token, or when the answer is not complete and no token may follow. Errors: STATUS_MEMORY. */
 struct status request_take_token(struct request *r, const struct request_rules *rules,
                                  int32_t token);
 

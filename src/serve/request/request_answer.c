@@ -55,9 +55,8 @@ static void request_answer_narrow(const struct request *r, const struct request_
         if (n_before > n_sampled || !stands_before(r, ahead, n_tokens, word, n_before)) continue;
         forbid(rules, word[n_before], allowed);
     }
-    if (n_sampled >= (size_t)r->ask->min_tokens)
-        return; /* before min_tokens, end tokens are
-                   forbidden */
+    if (n_sampled >= (size_t)r->ask->min_tokens) return;
+    /* before min_tokens, end tokens are forbidden */
     for (size_t i = 0; i < rules->n_end_ids; i++) forbid(rules, rules->end_ids[i], allowed);
     for (size_t i = 0; i < r->ask->n_stop_ids; i++) forbid(rules, r->ask->stop_ids[i], allowed);
 }
@@ -82,8 +81,9 @@ struct status request_allow(const struct request *r, const struct request_rules 
     return status_ok();
 }
 
-/* Checks r after a token that did not end it. If no token may follow, sets *is_done when r's guide
- * accepts the text; otherwise makes r an error row. */
+/* Checks r after a token that did not end it, if r has allowed_token_ids or bad_words. If no token
+ * may follow, sets *is_done when r's guide accepts the text; otherwise makes r an error row.
+ * request_guide_take checks a guide alone. */
 static struct status check_left(struct request *r, const struct request_rules *rules, bool *is_done)
 {
     *is_done = false;
@@ -109,8 +109,8 @@ uint64_t request_words_hash(const struct request *r)
 
 /* ---- taking a token ---- */
 
-/* Appends to the text `piece`, which comes from the detokenizer, up to a stop string. *stopped: a
- * stop string was found. */
+/* Appends to the text `piece`, which comes from the detokenizer; after the first min_tokens tokens
+ * only up to a stop string. *stopped: a stop string was found. */
 static struct status add_text(struct request *r, const struct strbuf *piece, bool *stopped)
 {
     *stopped = false;

@@ -1,7 +1,7 @@
 /* Finds the tokens that a request may draw next: those that its guide (grammar constraint), its
- * allowed_token_ids and its bad_words leave. They depend only on the line and the tokens so far.
- * Called by request parsing, the scheduler and the result cache. request_answer.c also has
- * request_take_token (request.h). */
+ * allowed_token_ids, its bad_words and min_tokens leave. They depend only on the line and the
+ * tokens so far. Called by request parsing, the scheduler and the result cache. request_answer.c
+ * also has request_take_token (request.h). */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_ANSWER_H
 #define SHOAL_SERVE_REQUEST_REQUEST_ANSWER_H
 

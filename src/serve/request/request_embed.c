@@ -35,7 +35,8 @@ static size_t find_own(const int32_t *ids, size_t n, const int32_t *own, size_t 
 }
 
 /* Cuts the tokens of a text to n_most, at the end of the text's own tokens: those that the
- * post-processor puts around a text stay. */
+ * post-processor puts around a text stay. Cuts nothing if the own tokens cannot be found or are too
+ * few. */
 static struct status cut_text(struct request_parser *p, const struct strbuf *text, size_t n_most,
                               struct token_list *list)
 {
@@ -111,8 +112,8 @@ static struct status add_input(struct request_parser *p, const char *what,
                        what, request_type_name(node));
 }
 
-/* Reads "input". A list that begins with an integer is a single input; in any other list each
- * element is an input. */
+/* Reads "input" or "prompt". A list that begins with an integer is a single input; in any other
+ * list each element is an input. */
 static struct status read_inputs(struct request_parser *p, const struct js_node *input,
                                  const struct js_node *before)
 {
@@ -165,7 +166,7 @@ static struct status read_encoding(struct request_parser *p, const struct js_nod
     return status_ok();
 }
 
-/* Refuses unknown fields of a batch line's body. A plain line may carry any. */
+/* Refuses unknown fields of the body of a batch line or a call. A plain line may carry any. */
 static struct status check_fields(struct request_parser *p, const struct js_node *fields)
 {
     static const char *const known[] = {"input",

@@ -1,6 +1,6 @@
 /* The fields that a line may have. A field is read, or has no effect, or is refused unless its
- * value changes nothing. The body of a batch line may have no other fields; a plain line may. Warns
- * once of each name that is close to a field's name. */
+ * value changes nothing. The body of a batch line may have no other fields; a plain line may, and
+ * is warned of names that are close to a field's, at most once for each name. */
 #include "serve/request/request_parse.h"
 
 #include "base/log.h"
@@ -12,8 +12,8 @@
 /* A field that would change the output and is not implemented. */
 struct refused_field {
     const char *key;
-    double neutral;  /* the number or boolean that changes nothing; NAN: every value changes
-                        something */
+    double neutral;  /* the number or boolean that changes nothing; NAN: every number and boolean
+                        changes something. Null and empty values never do */
     const char *use; /* the field to use instead; NULL: none */
 };
 
@@ -100,7 +100,8 @@ static const char *const known[] = {
     "use_beam_search",
 };
 
-/* Fields of a body that change no token. */
+/* Further fields that a body may have. They change no token, except "model" if it names an adapter.
+ */
 static const char *const inert_in_body[] = {
     "metadata",         "modalities",        "model",        "parallel_tool_calls",
     "prompt_cache_key", "safety_identifier", "service_tier", "store",

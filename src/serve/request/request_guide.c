@@ -63,7 +63,8 @@ static struct status ask_format(struct request_parser *p, const struct js_node *
     return ask(p, a, "response_format", GUIDE_SCHEMA, schema);
 }
 
-/* Reads a guided_* field, or a member of structured_outputs. A boolean asks for any JSON object. */
+/* Reads a guided_* field, or a member of structured_outputs. For GUIDE_OBJECT its value is a
+ * boolean. */
 static struct status ask_field(struct request_parser *p, struct asked *a, const char *name,
                                enum guide_kind kind, const struct js_node *node)
 {

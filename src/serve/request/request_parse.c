@@ -205,9 +205,9 @@ static struct status read_envelope(struct request_parser *p, const struct js_nod
     return read_model(p, body);
 }
 
-/* Refuses a line with a number beyond 64 bits if a template (a chat's or a prompt's) or a grammar
- * constraint reads it, because these may read the number unchecked. In other lines the field itself
- * refuses the number when it is read, and a field that is not read may hold one. */
+/* Refuses a line with a number beyond 64 bits if the line has a template (a chat's or a prompt's)
+ * or a grammar constraint, because these may read the number unchecked. In other lines the field
+ * itself refuses the number when it is read, and a field that is not read may hold one. */
 static struct status check_rounded(struct request_parser *p, const struct js_node *fields)
 {
     const struct request_form *form = p->rules->form;
@@ -221,7 +221,8 @@ static struct status check_rounded(struct request_parser *p, const struct js_nod
                                  : "a grammar constraint");
 }
 
-/* Reads everything except a line's envelope. */
+/* Reads the values of a line or a body; its envelope, model, custom_id and stream have been read.
+ */
 static struct status read_values(struct request_parser *p, const struct js_node *fields,
                                  bool is_rounded)
 {

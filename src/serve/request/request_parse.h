@@ -38,11 +38,12 @@ struct status request_check_fields(struct request_parser *p, const struct js_nod
  * library's name); NULL: none. */
 const char *request_field_meant(const char *key);
 
-/* request_prompt.c: makes the prompt's tokens from prompt, prompt_token_ids or messages. */
+/* request_prompt.c: makes the prompt's tokens from prompt, prompt_token_ids or messages, or if the
+ * rules take pairs by request_read_scored. */
 struct status request_read_prompt(struct request_parser *p, const struct js_node *fields);
 
 /* request_score.c: reads a context and its continuation, or a text; their tokens are scored.
- * *is_read: the line has one of the two. */
+ * *is_read: the line has one of the two, and no prompt. */
 struct status request_read_scored(struct request_parser *p, const struct js_node *fields,
                                   bool *is_read);
 
@@ -66,14 +67,15 @@ struct status request_read_embed(struct request_parser *p, const struct js_node 
 struct status request_read_rank(struct request_parser *p, const struct js_node *fields);
 
 /* request_embed.c. request_open_parts prepares the line for a list of n inputs. request_add_part
- * appends the tokens of one input; the caller then sets the end of its prompt. `what` names the
- * input in errors. */
+ * appends the tokens of one input; if the line has a list, the caller then sets the end of the
+ * input's prompt. `what` names the input in errors. */
 struct status request_open_parts(struct request_parser *p, size_t n);
 struct status request_add_part(struct request_parser *p, const char *what, const int32_t *ids,
                                size_t n);
 
-/* request_prompt.c: checks that a prompt of n tokens is not empty and fits the context; if an
- * answer follows, with room for one more token. */
+/* request_prompt.c: checks that a prompt of n tokens is not empty and fits the context (if an
+ * answer follows, with room for one more token), and that a text has at most the tokens that
+ * embed_rules.max_tokens allows. */
 struct status request_check_length(struct request_parser *p, size_t n);
 
 /* request_prompt.c: makes the prompt's tokens of a line that is not a request (p->rules->form). */
@@ -88,8 +90,8 @@ struct status request_read_sampling(struct request_parser *p, const struct js_no
 struct status request_read_guide(struct request_parser *p, const struct js_node *fields);
 
 /* request_words.c: reads allowed_token_ids and bad_words, after all other sampling fields. As in
- * vLLM, a word is banned as a sequence of tokens, with and without a leading blank: its last token
- * cannot follow the others. */
+ * vLLM, a word is banned as a sequence of tokens: its last token cannot follow the others. With a
+ * leading blank it is banned too if it then has as many tokens and another first one. */
 struct status request_read_words(struct request_parser *p, const struct js_node *fields);
 
 /* request_tools.c: reads the names of a chat's tools; keeps none if tool_choice is "none". */

@@ -112,7 +112,8 @@ static struct status read_one(struct request_parser *p, const struct js_node *pr
     return st;
 }
 
-/* Sets the text with which a prompt is echoed: the line's text, or the text of its token ids. */
+/* Sets the text with which a prompt is echoed: the line's text, or the text of its token ids (none
+ * without a tokenizer). */
 static struct status keep_echo(struct request_parser *p, const struct js_node *prompt,
                                struct request_prompt *to)
 {

@@ -1,5 +1,6 @@
-/* Reads pairs of a query and a document. Each pair becomes a text by the job's template. Only bytes
- * of the template and the job's instruction may become special tokens; a line's bytes may not. */
+/* Reads pairs of a query and a document. A pair becomes a text by the job's template; without one,
+ * the tokenizer joins query and document. Only bytes of the template and the job's instruction may
+ * become special tokens; a line's bytes may not. */
 #include "base/mem.h"
 #include "serve/request/request_parse.h"
 

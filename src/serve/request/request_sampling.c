@@ -324,8 +324,8 @@ static void settle_tops(struct request_parser *p)
         p->ask->n_prompt_logprobs > n_saved ? p->ask->n_prompt_logprobs : n_saved;
 }
 
-/* Refuses fields that beam search does not support. Values that come from flags instead are
- * ignored. */
+/* Refuses what beam search does not support. Log-probabilities and penalties are ignored if they
+ * come from flags. */
 static struct status check_beam(struct request_parser *p, const struct js_node *fields)
 {
     static const char *const refused[] = {"logprobs",          "prompt_logprobs",
@@ -374,7 +374,8 @@ static struct status read_beam(struct request_parser *p, const struct js_node *f
     return check_beam(p, fields);
 }
 
-/* Refuses fields of beam search in a line without one, unless their values change nothing. */
+/* In a line without beam search, refuses beam search's fields, unless their values change nothing.
+ */
 static struct status check_no_beam(struct request_parser *p, const struct js_node *fields)
 {
     double penalty = 1;

@@ -1,4 +1,4 @@
-/* Reads the tools of a chat: the names that its answers may call. */
+/* Reads the tools of an OpenAI chat: the names that its answers may call. */
 #include "serve/request/request_parse.h"
 
 #include "base/mem.h"
