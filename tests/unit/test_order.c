@@ -54,6 +54,17 @@ static bool is_sound(struct request **requests, size_t n)
     return true;
 }
 
+/* Mixes the requests, as when one that waited for an equal request comes back after later ones. */
+static void shuffle(struct request **requests, size_t n, uint64_t *x)
+{
+    for (size_t i = 1; i < n; i++) {
+        const size_t k = (size_t)fake_between(x, 0, (int64_t)i);
+        struct request *r = requests[i];
+        requests[i] = requests[k];
+        requests[k] = r;
+    }
+}
+
 static void every_order_keeps_all_and_heeds_priorities(void)
 {
     uint64_t x = 99;
@@ -66,6 +77,7 @@ static void every_order_keeps_all_and_heeds_priorities(void)
             struct request_ask *ask = (struct request_ask *)requests[i]->ask;
             if (round % 2 == 1) ask->priority = (int32_t)fake_between(&x, -2, 2);
         }
+        if (round % 4 >= 2) shuffle(requests, n, &x);
         const enum order_kind kind = (enum order_kind)(round % ORDER_KIND_COUNT);
         const struct status st =
             order_requests(kind, (int32_t)fake_between(&x, 1, 200), requests, n);

@@ -16,6 +16,11 @@ static int compare_numbers(uint64_t a, uint64_t b)
     return (a > b) - (a < b);
 }
 
+static int compare_orders(const void *left, const void *right)
+{
+    return compare_numbers(*(const uint64_t *)left, *(const uint64_t *)right);
+}
+
 static int by_priority(const struct request *a, const struct request *b)
 {
     return (a->ask->priority > b->ask->priority) - (a->ask->priority < b->ask->priority);
@@ -28,7 +33,8 @@ static int compare_read(const void *left, const void *right)
     return c != 0 ? c : compare_numbers(a->order, b->order);
 }
 
-/* Compares the tokens as bytes; any fixed order that brings common prefixes together would do. */
+/* Compares the priorities, then the tokens as bytes; any fixed order that brings common prefixes
+ * together would do. */
 static int compare_tokens(const void *left, const void *right)
 {
     const struct request *a = *(struct request *const *)left, *b = *(struct request *const *)right;
@@ -86,8 +92,8 @@ struct mix {
     size_t n, n_units;
 };
 
-/* Sets m->n_shared, and returns the number of different blocks that two or more requests of the
- * window share: in order of tokens, an increase of n_shared by k means k more such blocks. */
+/* Sets m->n_shared, and returns the number of different blocks that two or more of the requests
+ * share: in order of tokens, an increase of n_shared by k means k more such blocks. */
 static size_t count_shared_blocks(struct mix *m)
 {
     size_t sum = 0;
@@ -209,6 +215,8 @@ struct status order_requests(enum order_kind kind, int32_t n_blocks, struct requ
     uint64_t *orders = NULL;
     TRY(mem_alloc(&orders, n, sizeof *orders, "order"));
     for (size_t i = 0; i < n; i++) orders[i] = requests[i]->order;
+    /* a request that waited for an equal one comes after requests with higher numbers */
+    qsort(orders, n, sizeof *orders, compare_orders);
     qsort(requests, n, sizeof(struct request *),
           kind == ORDER_INPUT ? compare_read : compare_tokens);
     const struct status st = kind == ORDER_AUTO ? mix_all(requests, n, n_blocks) : status_ok();
