@@ -16,9 +16,9 @@ struct draft_ask {
     int32_t id;            /* of the sequence */
     const int32_t *tokens; /* [n_tokens] its tokens so far, at least one */
     size_t n_tokens;
-    struct plan_seq draw; /* temperature, top_k, top_p, min_p, penalties, key and choice, with which
-                             the draft model draws: its token is the request's more often if it
-                             draws in the same way */
+    struct plan_seq draw; /* the request's temperature, top_k, top_p, min_p, key and choice, with
+                             which the draft model draws, because drafts drawn in the same way are
+                             right more often; penalties are off */
     int32_t n_most;       /* how many drafts are wanted, above 0 */
     int32_t *drafts;      /* [n_most] the result: the first `n` are set */
     int32_t n;
@@ -29,9 +29,9 @@ struct draft_ask {
 /* All functions are Local. `user` is their first argument. */
 struct draft_source {
     /* Answers asks [n], each of a different sequence. An ask gets fewer drafts, or none, where the
-     * draft model's memory or context ends. A call computes only so many tokens that it takes no
-     * longer than a few steps. Errors: STATUS_MEMORY and the engine's. NULL: there is
-     * no draft model. */
+     * draft model's memory or context ends, or where a token is not in both vocabularies. A call
+     * computes only so many tokens that it takes no longer than a few steps. Errors: STATUS_MEMORY
+     * and the engine's. NULL: there is no draft model. */
     struct status (*propose)(void *user, struct draft_ask *asks, size_t n);
     /* Returns how many of the ask's first tokens need not be computed again. */
     size_t (*n_known)(void *user, const struct draft_ask *ask);

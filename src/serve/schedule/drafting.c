@@ -11,8 +11,8 @@ enum { SLOTS_LEAST = 256, SLOTS_MOST = 1 << 18 };
 static const size_t lengths[DRAFTING_LENGTHS] = {2, 4, 8};
 
 /* The probabilities before the first trial. They count as FIRST_WEIGHT trials; all trials together
- * count as at most MOST_WEIGHT. A draft token that gets no row is a trial too, and costs nothing.
- */
+ * count as at most MOST_WEIGHT. The first draft token after a match is a trial even if it gets no
+ * row. */
 static const float first_odds[DRAFTING_LENGTHS] = {0.125f, 0.25f, 0.5f};
 enum { FIRST_WEIGHT = 4, MOST_WEIGHT = 16 };
 

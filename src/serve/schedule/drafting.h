@@ -36,7 +36,7 @@ struct drafting {
     float predicted_odds; /* probability that a guess of the prediction layer, or a draft of the
                              draft model, is right */
     uint8_t n_predicted;  /* trials on which predicted_odds rests; limited like n_tried */
-    size_t recovered_at;  /* length of the text when predicted_odds last recovered */
+    size_t recovered_at;  /* length of the text at the last drafting_recover_predicted */
 };
 
 /* How the time of a step depends on its rows. The unit of time is a step of one row. All zeros:
@@ -67,15 +67,16 @@ size_t drafting_bytes(size_t n);
 
 /* Local. Looks for drafts after tokens [n]: sets d->from and d->n_same. The text may only have
  * grown since the last call. Takes constant time for each new token; each time that the text has
- * doubled, the table grows and takes in all tokens again. Errors: STATUS_MEMORY. */
+ * doubled, the table grows (up to 1 MiB) and takes in all tokens again. Errors: STATUS_MEMORY. */
 struct status drafting_look(struct drafting *d, const int32_t *tokens, size_t n);
 
 /* Local. Sets times [DRAFTING_ROWS + 1] to the times of steps with this cost. */
 void drafting_times(const struct drafting_cost *cost, float *times);
 
-/* Local. Returns how many draft tokens, at most n_most, give the most tokens per unit of the step's
- * time, in a replica that has n_rows so far, and adds them to *step. n_rows + n_most is at most
- * DRAFTING_ROWS. If step->times are all zeros, returns n_most. */
+/* Local. Returns how many of the draft tokens that drafting_look found (0 if none), at most n_most,
+ * give the most tokens per unit of the step's time, in a replica that has n_rows so far, and adds
+ * them to *step. n_rows + n_most is at most DRAFTING_ROWS. If step->times are all zeros, the number
+ * is n_most, and *step stays as it is. */
 int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int32_t n_rows,
                        int32_t n_most);
 
@@ -89,7 +90,9 @@ float drafting_predicted_odds(const struct drafting *d);
 bool drafting_is_worth(float odds, struct drafting_step *step, int32_t n_rows);
 
 /* Local. True when guesses that are right with probability `odds` save more than the prediction
- * layer and their rows cost, in steps of n_rows decoding sequences. times: as in drafting_step. */
+ * layer and their rows cost, in steps of n_rows decoding sequences. Also true when
+ * n_rows is 0 or the times are all zeros; otherwise false when 2 * n_rows is above DRAFTING_ROWS.
+ * times: as in drafting_step. */
 bool drafting_pays(const struct drafting_cost *cost, const float *times, float odds,
                    int32_t n_rows);
 
@@ -105,7 +108,7 @@ struct drafting_asked {
 /* Local. Returns how many draft tokens for each sequence, at most n_most, give the most tokens per
  * unit of time, which includes the draft model's steps; 0 unless they give clearly more than none.
  * step->most_rows + n_most * a->n_busiest is at most DRAFTING_ROWS. *saved: the time that they save
- * for each token. If step->times are all zeros, returns n_most. Changes nothing. */
+ * for each token. If step->times are all zeros, returns n_most, and *saved is 0. */
 int32_t drafting_asked_worth(const struct drafting_asked *a, const struct drafting_step *step,
                              int32_t n_most, float *saved);
 

@@ -58,8 +58,8 @@ struct status prefix_cache_init(struct prefix_cache *c, int32_t n_nodes,
 void prefix_cache_fini(struct prefix_cache *c);
 
 /* Local. Returns the key of a node: a hash of its B tokens and of the key `before` of the node
- * before it (0: none). Prompts with equal keys are very likely, but not certainly, equal up to the
- * node's end. */
+ * before it (at a prompt's start: 0, or the adapter's key). Prompts with equal keys are very
+ * likely, but not certainly, equal up to the node's end. */
 uint64_t prefix_key(uint64_t before, const int32_t *tokens);
 
 /* Local. Finds the node with these B tokens after node `parent` (-1: at the start); -1: none.

@@ -7,8 +7,8 @@
 #include "serve/schedule/order.h"
 #include "serve/schedule/sequence.h"
 
-/* Values of --speculate below 0 say where drafts come from: both the prediction layer and the text,
- * the prediction layer alone, or the text alone. */
+/* Values of --speculate below 0 say where drafts come from: wherever they can (a draft model or the
+ * prediction layer, and the text), the prediction layer alone, or the text alone. */
 enum { SCHEDULE_DRAFTS_AUTO = -1, SCHEDULE_DRAFTS_MTP = -2, SCHEDULE_DRAFTS_NGRAM = -3 };
 
 #define SCHEDULE_FLAGS(FLAG)                                                                       \

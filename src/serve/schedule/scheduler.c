@@ -275,8 +275,9 @@ static size_t n_in_one_chunk(const struct scheduler *s, const struct sequence *q
     return first >= q->n_computed + n_least ? first - q->n_computed : n_left;
 }
 
-/* True when q's tokens must be computed in one step, which has room for fewer. The next step has
- * room: its oldest sequence comes first, and no text is longer than a step. */
+/* True when q's tokens must be computed in one step, and the step being planned has too little room
+ * for them. A later step has room: its oldest sequence comes first, and no text is longer than a
+ * step. */
 static bool must_wait(const struct scheduler *s, const struct sequence *q, size_t left)
 {
     const struct embed_rules *e = s->o.rules->embed;

@@ -111,7 +111,7 @@ struct scheduler_load scheduler_load(const struct scheduler *s);
 /* Local. Plans step `step` of `group` into *plan, which is cleared first. Rows are given out in
  * this order:
  *   1. the next token of each running sequence; when blocks run out, the youngest sequences of the
- *      replica are preempted: they wait again, and their tokens are recomputed;
+ *      replica are preempted: they wait again, and recompute the tokens whose blocks are lost;
  *   2. prefill chunks, within the budget of rows;
  *   3. new requests for which blocks are free;
  *   4. draft tokens, while the step has few rows.
@@ -127,7 +127,7 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                              struct step_plan *plan);
 
 /* Local. Takes one replica's result of the group's last plan. Errors: STATUS_BUG when it does not
- * answer that plan, STATUS_MEMORY, and the logits sink's. */
+ * answer that plan, STATUS_MEMORY, and the sinks'. */
 struct status scheduler_commit(struct scheduler *s, int32_t group,
                                const struct step_result *result);
 

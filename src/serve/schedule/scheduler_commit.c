@@ -1,4 +1,5 @@
-/* Takes results: gives tokens, scores and logits to their requests, and ends finished requests. */
+/* Takes results: gives tokens, scores and pooled rows to their requests, logits and hidden rows to
+ * the sinks, and ends finished requests. */
 #include "base/clock.h"
 #include "serve/request/request_embed.h"
 #include "serve/schedule/scheduler_private.h"

@@ -9,10 +9,12 @@
 /* Steps that must have been timed before drafts are asked for. */
 enum { TIMED_LEAST = 4 };
 
-/* The draft model is not asked for a sequence whose drafts are right with a lower probability. */
+/* When cost is weighed, the draft model is not asked for a sequence whose drafts are right with a
+ * lower probability. */
 static const float least_model_odds = 0.4f;
 
-/* A sequence is assumed to draw as many more tokens as it has drawn, but at least this many. */
+/* A sequence is assumed to draw as many more tokens as it has drawn, but at least this many, and no
+ * more than max_tokens leaves. */
 enum { HORIZON_LEAST = 16 };
 
 /* A sequence that lacks at most this many rows in the draft model is asked for without weighing
@@ -105,8 +107,8 @@ static struct status add_asks(struct scheduler *s, const struct drafting_step *s
     return status_ok();
 }
 
-/* True when the rows that the draft model lacks for ask i take less time than the ask's drafts can
- * save. saved: time that drafts save for each token. */
+/* True when the rows that the draft model lacks for ask i are at most ROWS_ALWAYS, or take less
+ * time than the ask's drafts can save. saved: time that drafts save for each token. */
 static bool pays_for_rows(const struct scheduler *s, const struct drafting_step *step, size_t i,
                           float saved)
 {

@@ -1,7 +1,8 @@
 /* Shares blocks between requests that begin alike. The first q->n_cached blocks of a running
  * request are in its replica's prefix cache and held by the request; the others are its own. A
  * block enters the cache once the step that computed its last row has been committed without a bad
- * row, so a request that takes the block would have computed the same rows. */
+ * row, or once it has been read back from disk, so a request that takes the block would have
+ * computed the same rows. */
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
@@ -220,8 +221,8 @@ void scheduler_count_jump(struct scheduler *s, struct sequence *q)
     if (q->n_computed > q->n_high) q->n_high = q->n_computed;
 }
 
-/* Puts q's windowed blocks at place b into q's node for b, which was already in the cache; if the
- * node has windowed blocks, gives up q's and takes the node's. */
+/* Puts q's windowed blocks at place b, if q has any, into q's node for b, which was already in the
+ * cache; if the node has windowed blocks, gives up q's and takes the node's. */
 static void publish_windows(struct scheduler *s, struct sequence *q, size_t b)
 {
     struct prefix_cache *cache = &s->replicas[q->replica].cache;

@@ -20,7 +20,8 @@ struct microbatch {
                                      flight */
     int32_t n_open;               /* sequences that may get drafts in the step being planned */
     uint64_t step, plan_ns;       /* number and time of the last plan; plan_ns 0: not needed */
-    uint64_t drafting_ns;         /* time that the draft model had taken before the last plan */
+    uint64_t drafting_ns;         /* time that the draft model had taken in all when the last plan
+                                     was made */
     struct sequence **flight;     /* [n_flight], owned memory: the last plan's sequences in
                                      order; a preempted sequence stays until its result comes */
     size_t n_flight, flight_capacity;
@@ -68,14 +69,14 @@ struct scheduler {
     struct serve_summary *stats;
     struct sequence_list waiting; /* oldest first */
     struct sequence_list finished;
-    struct replica *replicas; /* [n_replicas] */
+    struct replica *replicas; /* [n_replicas], owned */
     size_t n_running;
     uint64_t n_submitted;
     struct step_bound bound, eased; /* flags.step_ns and eased_step_ns */
     int32_t budget;                 /* the most rows of a replica in the step being planned */
     size_t n_streams;               /* unfinished sequences that are streamed */
     size_t n_last, n_others;        /* unfinished sequences that run last, and all others */
-    uint64_t came_ns;               /* when the last of these others came */
+    uint64_t came_ns;               /* when the last sequence came that does not run last */
     float predicted_odds;           /* recent probability that a guess of the prediction layer, or a
                                        draft of the draft model, is right */
     double row_ns;                  /* time of a step of one row, from recent decoding steps; 0: not
@@ -115,7 +116,8 @@ static inline int32_t replica_n_free(const struct replica *r)
     return r->pool.n_free + prefix_cache_n_idle(&r->cache);
 }
 
-/* True when tokens are sampled for r; false if only its prompt's scores or its vector is wanted. */
+/* True when tokens are sampled for r; false if only its prompt, the prompt's scores or a vector is
+ * wanted. */
 static inline bool scheduler_samples(const struct scheduler *s, const struct request *r)
 {
     return !s->o.rules->score && r->ask->pool == POOL_NONE && r->ask->max_tokens > 0;
@@ -210,8 +212,8 @@ struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q);
 struct status scheduler_tier_grow(struct replica *replica);
 
 /* Called when q has taken its blocks [begin, end) from the cache, usually because another request
- * begins with them too. Adds to the plan writes of those that hold only prompt tokens to the prefix
- * store. Errors: STATUS_MEMORY. */
+ * begins with them too. Adds to the plan writes to the prefix store of those that hold only prompt
+ * tokens and are not there. Errors: STATUS_MEMORY. */
 struct status scheduler_store_save(struct scheduler *s, struct sequence *q, size_t begin,
                                    size_t end);
 
@@ -240,9 +242,9 @@ bool scheduler_predicts(struct scheduler *s, int32_t group);
 void scheduler_learn(struct scheduler *s, struct sequence *q, const struct result_seq *first,
                      int32_t n_right);
 
-/* scheduler_drafts.c. Local. Returns the most drafts that q can use, and how many of n drafts have
- * room in blocks: those that q holds, and the free ones of its replica beyond those that are kept
- * (n_kept). */
+/* scheduler_drafts.c. Local. scheduler_drafts_usable returns the most drafts that q can use.
+ * scheduler_drafts_placed returns how many of n drafts have room in blocks: those that q holds, and
+ * the free ones of its replica beyond those that are kept (n_kept). */
 int32_t scheduler_drafts_usable(const struct scheduler *s, const struct sequence *q);
 int32_t scheduler_drafts_placed(const struct scheduler *s, const struct sequence *q, int32_t n);
 
@@ -257,8 +259,8 @@ int32_t scheduler_drafts_left(const struct scheduler *s, const struct microbatch
  * to *step. Errors: STATUS_MEMORY, the draft model's. */
 struct status scheduler_ask_model(struct scheduler *s, int32_t group, struct drafting_step *step);
 
-/* scheduler_model.c. Local. Updates row_ns with the time of m's step, whose result has just come.
- */
+/* scheduler_model.c. Local. Updates row_ns with the time of m's step, whose result has just come,
+ * if a draft model's cost is weighed and the step only decoded, in at most DRAFTING_ROWS rows. */
 void scheduler_time_step(struct scheduler *s, const struct replica *replica,
                          const struct microbatch *m);
 

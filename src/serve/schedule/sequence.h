@@ -35,7 +35,8 @@ struct sequence {
     size_t n_blocks, blocks_capacity;
     size_t window_begin, window_end;
     size_t n_cached;
-    int32_t n_own;        /* blocks of all tables taken from the pool for this sequence */
+    int32_t n_own;        /* blocks of all tables taken from the pool for this sequence, without the
+                             windowed ones that have become the cache's */
     uint64_t *block_keys; /* [n_block_keys] keys of its full blocks (prefix_cache.h); owned */
     size_t n_block_keys, block_keys_capacity;
 

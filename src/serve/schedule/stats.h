@@ -9,7 +9,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* KV blocks that went to disk and came back, per rank. */
+/* KV blocks that went to disk and came back. Each counts once, although every rank of its replica
+ * moves its part. */
 struct moved_blocks {
     uint64_t n_out, n_in; /* moves ordered: to disk, and back */
     uint64_t n_tokens;    /* rows not computed because they were read */
@@ -70,7 +71,8 @@ struct serve_summary {
     double wall_s;            /* seconds from lead_start to lead_finish */
     struct latency ttft;      /* time to first token: from the plan of a request's first step to
                                  the commit of its first token */
-    struct latency tpot;      /* time per output token after the first, one sample per request */
+    struct latency tpot;      /* time per output token after the first, one sample per request with
+                                 two or more */
     struct latency itl;       /* between two tokens of a request, one sample per token */
     struct latency e2e;       /* from the plan of a request's first step to its end */
     struct arrival_latencies since_arrival;
