@@ -28,7 +28,8 @@ struct journal_options {
     struct failpoint *failpoint; /* NULL: none */
 };
 
-/* Local. Opens or makes the journal and locks it; tries to lock for half a second. A new journal,
+/* Local. Opens or makes the journal and locks it; tries to lock for half a second, and warns if the
+ * file system has no locks. A new journal,
  * or one whose error rows are removed, is written under another name and then renamed to the file
  * to which `path` leads. Errors: STATUS_USAGE (a flag has changed, which the sentence names;
  * another process has the journal; retry_errors without a journal; a file that is not regular),

@@ -65,7 +65,7 @@ struct journal_record {
 
 /* The values[] of a row. */
 struct journal_row {
-    uint64_t id_low, id_high; /* hash of the custom_id */
+    uint64_t id_low, id_high; /* hash of the custom_id; both 0: the line has none */
     uint32_t n_prompt, n_generated;
     bool is_error;
     uint64_t n_scored;
@@ -88,7 +88,7 @@ struct journal_cursor {
     const char *path; /* borrowed, for errors */
     uint64_t at, end;
     char *buf;
-    size_t capacity, n;  /* bytes of buf that are valid */
+    size_t capacity, n;  /* bytes of buf: allocated, and valid */
     size_t read_bytes;   /* reads at least this many at once; 0: 256 KiB */
     uint64_t buf_offset; /* offset of buf[0] in the file */
 };
@@ -112,7 +112,7 @@ struct journal_facts {
     uint64_t n_partial_records;
     uint64_t n_prompt_tokens, n_generated_tokens; /* tokens of finished rows */
     uint64_t first_line, last_line; /* the lowest and the highest line with a record; 0: none */
-    bool is_complete;               /* the journal ends with END */
+    bool is_complete;               /* END is the last record, or only COMMIT follows it */
     uint64_t end_lines, end_bytes;  /* END's values */
     /* sessions; times are in nanoseconds since 1970 */
     uint64_t n_sessions;

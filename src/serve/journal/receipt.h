@@ -33,7 +33,8 @@ struct status receipt_make(const char *output, const char *journal, struct strbu
 
 /* Local. Compares this job's receipt with the receipt in the file `path`. Errors: STATUS_ROWS when
  * they differ; the sentence names the first member that differs, and says whether the jobs differ
- * or only their rows. STATUS_INPUT when the file is no receipt of this version. STATUS_MEMORY. */
+ * or only their rows. STATUS_INPUT when the file cannot be read or is no receipt of this version.
+ * STATUS_MEMORY. */
 struct status receipt_check(const char *receipt, const char *path);
 
 #endif

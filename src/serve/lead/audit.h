@@ -13,7 +13,8 @@ struct audit;
 /* All pointers are borrowed; the paths outlive the audit. */
 struct audit_options {
     const char *input_path, *output_path;
-    const char *journal_path; /* NULL, or a missing file: lines and settings are not checked */
+    const char *journal_path; /* NULL, or a file that cannot be opened: lines and settings are not
+                                 checked */
     const char *settings;     /* settings of this run, in a journal's form */
     uint64_t n_lines_before;  /* lines of the whole input before the output's first row */
     uint64_t n_rows;          /* rows to choose; all rows when the output has fewer */
@@ -27,7 +28,8 @@ struct audit_result {
     bool has_journal; /* settings and chosen lines are compared with the journal's */
 };
 
-/* Local. Reads the whole output and keeps a sample in which each row is equally likely (Vitter's
+/* Local. Reads the whole output and keeps a sample in which each row is equally likely, except rows
+ * of more than 1 GiB and error rows for a repeated custom_id, which are never chosen (Vitter's
  * algorithm R, with hashes of seed and row). The job may still be running: a torn last row is
  * ignored. Errors: STATUS_USAGE or STATUS_INPUT (see journal_settings_check), STATUS_INPUT (no
  * output, no row that may be chosen, no journal of this version), STATUS_IO, STATUS_MEMORY. */

@@ -220,7 +220,7 @@ struct status lead_next(struct lead *l, int32_t group, uint64_t step, struct ste
     return status_ok();
 }
 
-/* Ends a request that ran, and submits the requests that waited for its result. */
+/* Ends a request that ran. Passes the requests that waited for its result to lead_take_request. */
 static struct status lead_take_finished(struct lead *l, struct request *r)
 {
     struct status st = status_ok();

@@ -87,8 +87,9 @@ struct lead_options {
     bool is_dry_run; /* tokens are made up; every row, except error rows, says so */
     struct lead_journal journal;
 
-    const struct logprobs_options *save; /* log-probabilities that are saved beside the output, when
-                                            generating; NULL: none */
+    const struct logprobs_options *save; /* log-probabilities, and perhaps hidden rows, that are
+                                            saved beside the output; only LEAD_GENERATE. NULL:
+                                            none */
 
     /* An audit runs only the lines that it chose, and compares their rows instead of writing them;
      * it reads the output and the journal itself. NULL: a job. */

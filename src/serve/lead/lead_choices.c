@@ -15,7 +15,7 @@ static struct status run_choice(struct lead *l, struct request *p, uint32_t i,
     return lead_take_request(l, c, hit);
 }
 
-/* Submits one probe for each running beam. Probe i has the line's order number plus i. */
+/* Submits one probe for each running hypothesis. Probe i has the line's order number plus i. */
 static struct status run_probes(struct lead *l, struct request *p)
 {
     const int32_t n = beam_n_running(p->choices.search);

@@ -1,4 +1,5 @@
-/* Reads lines: each becomes a row of an earlier run, an error row, or a waiting request. */
+/* Reads lines: for each takes over the row of an earlier run, or makes an error row or a request.
+ * An audit skips the lines that it did not choose. */
 #include "serve/lead/lead_private.h"
 
 #include <stdio.h>
@@ -26,7 +27,7 @@ static struct status lead_input_make_request(struct lead *l, const struct line *
     return request_create(&l->rules, line->number, line->text, line->n, out);
 }
 
-/* Writes a row that an earlier run finished. */
+/* Passes a row that an earlier run finished to the writer. */
 static struct status lead_input_take_row(struct lead *l, uint64_t line,
                                          const struct journal_hit *hit)
 {

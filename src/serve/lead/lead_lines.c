@@ -84,7 +84,8 @@ struct status lead_store_rows(void *user, const char *rows, size_t n_bytes, uint
     return logprobs_part_put_rows(l->lines.part, rows, n_bytes, at);
 }
 
-/* Makes the rows so far durable in the journal, after their log-probabilities. */
+/* Makes the rows so far durable in the journal, after their log-probabilities if these are saved.
+ */
 static struct status commit_rows(struct lead *l)
 {
     if (l->lines.part != NULL && journal_is_dirty(l->lines.journal))
@@ -145,8 +146,8 @@ static struct result_writer_options writer_options(const struct lead_options *o)
                                           .failpoint = o->journal.failpoint};
 }
 
-/* Opens or makes the part of --save-logprobs. A complete job has no part, only the finished file.
- */
+/* Opens or makes the part of --save-logprobs. A complete job needs no part, only the finished
+ * file. */
 static struct status open_part(struct lead *l)
 {
     const struct logprobs_options *save = l->o.save;
@@ -303,7 +304,8 @@ static bool all_rows_are_written(const struct lead *l)
     return l->lines.all_read && result_writer_n_open(l->lines.writer) == 0;
 }
 
-/* Makes the file of log-probabilities. Must come before end_journal, which marks the job complete.
+/* Makes the file of log-probabilities, if they are saved. Must come before end_journal, which marks
+ * the job complete.
  */
 static struct status end_saved(struct lead *l)
 {

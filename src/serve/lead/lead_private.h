@@ -36,7 +36,7 @@ struct lead_lines {
     struct line_reader *reader;
     struct result_writer *writer;
     struct journal *journal;    /* NULL: none */
-    struct logprobs_part *part; /* log-probabilities to be saved; NULL: none */
+    struct logprobs_part *part; /* what --save-logprobs saves; NULL: nothing */
     struct id_set ids;
     struct lead_rows rows;
     uint64_t n_read;
@@ -71,17 +71,17 @@ struct lead {
 /* Gives the finished request r to the port. */
 struct status lead_put(struct lead *l, const struct request *r);
 
-/* As lead_take (lead_port.h). hit: the tokens that an earlier run saved for r; NULL: none. */
+/* As lead_take (lead_port.h). hit: what an earlier run saved of r's line; NULL: nothing. */
 struct status lead_take_new(struct lead *l, struct request *r, const struct journal_hit *hit);
 
 /* Adds a request to the window of requests that wait to be ordered. Calls lead_order when the
- * window is full; with --order input, each time. The request must be unfinished, and no equal
- * request may be running. */
+ * window is full; with --order input, each time. The request must be unfinished, and
+ * must not have to wait for an equal one (result_cache_ask). */
 struct status lead_add_request(struct lead *l, struct request *r);
 
-/* Takes ownership of r. If r has several answers, calls lead_open_choices. Otherwise restores saved
- * tokens (hit; NULL: none) and asks the result cache; then ends r, lets it wait for an equal
- * request, or calls lead_add_request. */
+/* Takes ownership of r. If r has several answers or is a beam search, calls lead_open_choices.
+ * Otherwise restores saved tokens (hit; NULL: none) and asks the result cache; then ends r, lets it
+ * wait for an equal request, or calls lead_add_request. */
 struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit);
 
 /* --- lead_lines.c --- */
@@ -117,14 +117,14 @@ struct status lead_end_request(struct lead *l, struct request *r);
 /* --- lead_partial.c: saves unfinished rows in the journal and restores them; does nothing without
  * a journal --- */
 
-/* Saves the tokens that r sampled since it was last saved, if there are at least n_least of
- * them. */
+/* Saves the tokens that r sampled since it was last saved, if there are at least n_least of them.
+ * Does nothing for an error row or a probe of a beam search. */
 struct status lead_save_tokens(struct lead *l, struct request *r, size_t n_least);
 
 /* Saves p's beam search if it has made at least n_least steps since it was last saved. */
 struct status lead_save_search(struct lead *l, struct request *p, size_t n_least);
 
-/* Saves all unfinished requests and searches. */
+/* Saves all unfinished requests and searches, and the finished answers of unfinished lines. */
 struct status lead_save_all(struct lead *l);
 
 /* Gives r the tokens that an earlier run saved (hit; NULL: none). If they do not belong to r, r

@@ -377,8 +377,8 @@ static struct status take_lines(struct merge *m)
     return write_framed(m);
 }
 
-/* Refuses to write a file that merge reads: the input, a part's output or its journal. All parts
- * must have been given. */
+/* Refuses to write a file that is not regular or that merge reads: the input, a part's output or
+ * its journal. All parts must have been given. */
 static struct status check_target(const struct merge *m, const char *path)
 {
     struct stat out, other;

@@ -1,4 +1,4 @@
-/* Joins the outputs of a job array (generate or score with --input-part) into the file that one job
+/* Joins the outputs of a job array (a command with --input-part) into the file that one job
  * over the whole input would have written. Checks that every part was given once and is complete,
  * that all parts had the same settings, and that every line of the input has exactly one row, the
  * one that the part's journal recorded for the line's bytes. Runs in one process. Memory grows with
@@ -17,9 +17,9 @@ struct merge_options {
     const struct input_files *input; /* the input of the whole array */
     const char *output_path;         /* replaced once all checks have passed, otherwise left
                                         alone */
-    size_t frame_bytes;         /* of rows in a compressed frame; 0: ROW_FRAMES_BYTES */
-    const char *journal_folder; /* the parts' --journal; NULL: beside each part */
-    const char *const *parts;   /* [n_parts] the array's outputs, in any order */
+    size_t frame_bytes;              /* of rows in a compressed frame; 0: ROW_FRAMES_BYTES */
+    const char *journal_folder;      /* the parts' --journal; NULL: beside each part */
+    const char *const *parts;        /* [n_parts] the array's outputs, in any order */
     size_t n_parts;
 };
 
