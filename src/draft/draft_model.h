@@ -43,7 +43,8 @@ struct status draft_model_open(const char *path, const struct draft_limits *limi
                                struct draft_model **out);
 
 /* Local. Refuses a draft model whose tokens are not those of the model in checkpoint c with `vocab`
- * ids, and names the first difference. Errors: STATUS_USAGE, STATUS_INPUT, STATUS_MEMORY. */
+ * ids, and names the first difference. If a tokenizer is missing, compares only the numbers of
+ * ids. Errors: STATUS_USAGE, STATUS_INPUT, STATUS_MEMORY. */
 struct status draft_model_check_tokens(struct draft_model *d, const struct ckpt *c, uint32_t vocab);
 
 /* Local. Return its checkpoint and its memory; borrowed. */
@@ -61,7 +62,7 @@ struct draft_host {
 };
 
 /* Local. draft_model_load reads the weights; draft_model_start allocates the rest and measures a
- * step. Errors: weights_load's; engine_create's. */
+ * step. Errors: weights_load's; engine_create's and draft_propose's. */
 struct status draft_model_load(struct draft_model *d, const struct draft_host *host);
 struct status draft_model_start(struct draft_model *d);
 

@@ -23,8 +23,8 @@ struct draft_slot {
     int32_t *blocks; /* [n_blocks] of blocks_capacity, owned memory */
     size_t n_blocks, blocks_capacity;
     uint64_t used; /* the number of the call that used it last; 0: never */
-    size_t n_late; /* rows that this call may still compute if the ask is late (draft_ask.is_late);
-                      0: the ask is not late */
+    size_t n_late; /* rows that this call may still compute of an ask that is late
+                      (draft_ask.is_late); 0: none, or the ask is not late */
 };
 
 struct draft_model {

@@ -44,8 +44,8 @@ static struct draft_slot *find_slot(struct draft_model *d, int32_t id)
     return NULL;
 }
 
-/* Returns how many of the ask's tokens the slot has rows of; at most all but the last, whose row
- * gives the first draft. */
+/* Returns how many of the ask's first tokens have rows in the slot; at most all but the last, whose
+ * row gives the first draft. */
 static size_t n_same(const struct draft_slot *slot, const struct draft_ask *ask)
 {
     enum { AT_ONCE = 64 };

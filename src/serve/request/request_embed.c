@@ -1,5 +1,6 @@
 /* Reads the inputs of a line of shoal embed, and turns pooled rows into vectors or scores. The
- * inputs of a list are the line's prompts, each with an answer of its own (request_choice.h). */
+ * inputs of a list are the line's prompts; if there are several, each has an answer of its own
+ * (request_choice.h). */
 #include "serve/request/request_embed.h"
 
 #include "base/mem.h"
