@@ -3,7 +3,7 @@
  * the lines of a file, or a server. Does not know ranks or tensors: the loop in job.c (or
  * dry_run.c) carries plans to the ranks and their results back.
  *
- * For step s of group g = s % n_groups, until lead_next says that it is done: take the results of
+ * For step s of group g = s % n_groups, until lead_next sets *done: take the results of
  * step s - n_groups from all replicas (lead_commit), plan (lead_next), send the plan. */
 #ifndef SHOAL_SERVE_LEAD_LEAD_H
 #define SHOAL_SERVE_LEAD_LEAD_H

@@ -55,8 +55,8 @@ struct lead {
     struct scheduler *scheduler;
     struct order_window window;
     struct result_cache *results; /* NULL: off */
-    struct request_list parents;  /* lines with several answers that are not all finished; owned */
-    struct strbuf row;            /* scratch */
+    struct request_list parents; /* unfinished lines with several answers or a beam search; owned */
+    struct strbuf row;           /* scratch */
     struct progress progress;
     struct serve_summary stats;
     uint64_t start_ns;

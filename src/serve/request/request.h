@@ -225,8 +225,8 @@ struct request_ask {
     bool stream_usage; /* the last piece has the usage: stream_options.include_usage */
 };
 
-/* One of a line's prompts: of the line's tokens, those from the end of the prompt before it up to
- * `end`. */
+/* One of a line's prompts. Its tokens are those of the line from the end of the previous prompt (0
+ * for the first) up to `end`. */
 struct request_prompt {
     size_t end;
     size_t score_from, second_from; /* as in struct request_logprobs and struct request, but counted

@@ -9,7 +9,7 @@
  *             request_prompt.c    the prompt's tokens
  *             request_score.c     the tokens of a scored context and continuation, or text
  *             request_embed.c     the inputs of shoal embed, instead of a request's fields
- *             request_rank.c      those of shoal rank
+ *             request_rank.c      the queries and documents of shoal rank
  *        -> struct request with its struct request_ask
  * */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_PARSE_H

@@ -77,7 +77,7 @@ struct scheduler_options {
 
 struct scheduler;
 
-/* Counts for the progress display. */
+/* Counts that the progress display and reports show. */
 struct scheduler_load {
     size_t n_waiting, n_running;
     int64_t n_free_blocks, n_blocks; /* of all replicas; cached blocks without a holder count as

@@ -60,7 +60,7 @@ size_t scheduler_prefix_sharable(const struct scheduler *s, const struct sequenc
 
 /* How far q can continue with cached blocks. */
 struct prefix_way {
-    size_t n;     /* q's first n blocks; those that the row after them can see are all cached */
+    size_t n;     /* q's first n blocks; all that the row after them can see are cached */
     int32_t last; /* the node of the last of these blocks */
 };
 
