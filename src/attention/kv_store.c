@@ -51,7 +51,7 @@ static uint64_t piece_bytes(const struct kv_store_part *p)
     return p->n_halves * p->half_bytes + p->beside_bytes;
 }
 
-/* Returns the offset in a part of half w of a head; w = n_halves: of the layer's index keys. */
+/* Returns the offset in a part at which half w of a head begins; w = n_halves: the index keys. */
 static uint64_t part_place(const struct kv_store_part *p, uint64_t layer, uint64_t head, uint64_t w)
 {
     const uint64_t heads = n_heads(p);

@@ -2,9 +2,9 @@
  * time. A block's name is a hash of all that its bytes depend on: checkpoint, arithmetic, KV type
  * and all tokens up to its end (KV_STORE_NUMERICS counts changes of the arithmetic). A rank writes
  * its layers and heads as one file, and finds those that it needs in the files of any layout. Files
- * appear whole, by a rename, with checksums: a file that is found torn or damaged is removed. When
- * the folder is full, the least recently used files are removed. Called by kv_tier.c on its thread,
- * and by the lead's rank. */
+ * appear whole, by a rename, with checksums: a file of which a part that is read is torn or damaged
+ * is removed. When the folder is full, the least recently used files are removed. Called by
+ * kv_tier.c on its thread, and by engine_moves.c. */
 #ifndef SHOAL_ATTENTION_KV_STORE_H
 #define SHOAL_ATTENTION_KV_STORE_H
 

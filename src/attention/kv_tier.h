@@ -27,8 +27,9 @@ struct kv_tier_options {
     struct failpoint *failpoint; /* tests only; NULL: none */
 };
 
-/* Local. Makes the file and starts the thread. Errors: STATUS_IO names the folder, STATUS_USAGE
- * (its name is too long), STATUS_MEMORY. destroy accepts NULL. */
+/* Local. Makes the file, if there are slots, and starts the thread. Errors: STATUS_IO names the
+ * folder, STATUS_USAGE (its name is too long), STATUS_MEMORY. destroy accepts NULL; it drops the
+ * writes and reads that have not begun. */
 struct status kv_tier_create(const struct kv_tier_options *options, struct kv_tier **out);
 void kv_tier_destroy(struct kv_tier **t);
 

@@ -16,8 +16,8 @@ struct state_shape {
 
 struct state_pool {
     struct state_shape shape;
-    void *data; /* owned: for each layer, the convolutions of all slots, then their heads. A page is
-                   allocated when it is first written */
+    void *data; /* owned: for each layer, the convolutions of all slots, then their heads; or, with
+                   shape.n_floats, [n_slots, n_floats]. A page is allocated at its first write */
     uint64_t n_bytes;
 };
 

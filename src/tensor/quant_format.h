@@ -8,9 +8,9 @@
  *     codes   [.., out, quant_code_bytes(in)]
  *     scales  [.., out, quant_groups(in)]      f16 or f32 (u8 E8M0 for mxfp4)
  *     zeros   [.., out, quant_groups(in)]      u8, only with has_zeros
- * so that every shard is three plain hyperslabs. A scale of a whole tensor, or of a block of
- * outputs (DeepSeek's 128 x 128), is repeated for each output. That takes 3 % of an fp8 weight, and
- * every shard then has all the scales that it needs. */
+ * so that a shard is one plain hyperslab of each. A scale of a whole tensor, or of a block of
+ * outputs (DeepSeek's 128 x 128), is repeated for each output: the scales then take at most 3 % of
+ * an fp8 weight, and every shard has all that it needs. */
 #ifndef SHOAL_TENSOR_QUANT_FORMAT_H
 #define SHOAL_TENSOR_QUANT_FORMAT_H
 

@@ -1,5 +1,6 @@
-/* A hook in the forward pass that gives the input of each linear of a layer to the calibration of
- * quantizers. The stage and the MoE block call it unless it is NULL, as it is in all other jobs. */
+/* A hook in the forward pass that gives the inputs of a layer's linears (enum tap_site) to the
+ * calibration of quantizers. The stage and the MoE block call it unless it is NULL, as it is in all
+ * other jobs. */
 #ifndef SHOAL_TENSOR_TAP_H
 #define SHOAL_TENSOR_TAP_H
 
