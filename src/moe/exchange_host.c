@@ -1,15 +1,16 @@
 /* Experts on the tp ranks of one host, which all have the same rows and read each other's memory.
  * No row travels, and the ranks help each other.
  *
- *     rank 0 .. tp-1   all tokens' normed rows, all choices (gathered: each routes its slice)
+ *     rank 0 .. tp-1   all tokens' normed rows, all choices (gathered if each routes a slice)
  *     rank r           experts of its ep part -> outputs in a shared segment of its own
  *                      [ rows of expert a | rows of expert b | ... | counters ]
  *     rank r           sum per token, for its slice of the tokens, outputs read in place
  *
  * Work: each rank computes its own experts' rows, or, where all can read the experts' weights,
  * some rows of a rank that has more (balance.h). All plan the same from the same choices.
- * If etp ranks share each expert, each computes its columns of the outputs. With ep 1 a rank
- * then sums its columns of all tokens, and the owner of a row collects them. */
+ * If etp ranks share each expert, each computes its columns of the outputs. If ep is 1 as well, and
+ * h is cut into slices, a rank sums its columns of all tokens, and the owner of a row collects
+ * them. */
 #include "base/mem.h"
 #include "kernels/ops.h"
 #include "kernels/part.h"
@@ -67,13 +68,13 @@ static void exchange_host_destroy(struct moe *m)
     mem_free(&s->pieces);
 }
 
-/* True when each rank holds only a slice of the tokens' rows. */
+/* True when each rank holds only its slice of h (moe_rows.own). */
 static bool is_cut(const struct pass *p)
 {
     return range_count(p->rows->own) < p->n_tokens;
 }
 
-/* Returns the tokens whose rows this rank holds. If these are all tokens, each rank routes all. */
+/* Returns the tokens whose rows of h this rank holds: its slice, or all. */
 static struct range exchange_host_routed(const struct moe *m, const struct pass *p)
 {
     (void)m;
@@ -160,7 +161,7 @@ static struct status exchange_host_dispatch(struct moe *m, struct pass *p)
     share_work(m, p);
     for (size_t i = 0; i < n_choices; i++) {
         slots[i] = -1;
-        if (p->ids[i] < 0) continue; /* an expert without weights */
+        if (p->ids[i] < 0) continue; /* a zero-computation expert */
         const struct choice choice = exchange_host_find(m, p->ids[i], p->slots[i]);
         if (choice.ep == m->place.ep) slots[i] = (int32_t)choice.row;
     }
@@ -233,7 +234,7 @@ struct combine {
     const struct pass *p;
     struct range tokens, columns;
     uint32_t *lane; /* [T, columns + 1] with counters: sums that the rows' owners read; NULL:
-                       this rank is the owner */
+                       this rank sums its own rows */
     float scale;
 };
 
@@ -304,8 +305,8 @@ static int32_t counter(const struct combine *c, const struct choice *choice)
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
-/* Adds to token t's row of h, times c->scale, the outputs of its experts (`out` [D], changed), of
- * its experts without weights and of the shared experts; adds n_bad to its counter. */
+/* h += c->scale * (out + p->zero + shared) in token t's row, the last two unless NULL. Changes
+ * `out` [D], the sum of the token's experts. Adds n_bad to its counter. */
 static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_bad)
 {
     const struct kern_table *kern = c->m->o.kern;

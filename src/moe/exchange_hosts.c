@@ -9,8 +9,8 @@
  *     host 1: rank c  sums of the first half of host 0's tokens, over the outputs of all ranks
  *             rank d  of the second half          packed integers (wire_ints.h)
  *     wire    host 1 --- one row of sums for each of these tokens ---> host 0
- *     host 0: the token's rank adds the rows of all hosts and what its own host's experts gave,
- *             and rounds once
+ *     host 0: the token's rank adds the rows of the other hosts and the outputs of its own host's
+ *             experts, and rounds once
  *
  * The sums are on the grid of docs/numerics.md, so this has the bits of any other exchange. Where
  * etp ranks share an expert, they are on one host, and the first of them has its outputs. At the

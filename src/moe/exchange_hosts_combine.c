@@ -12,7 +12,7 @@
 
 enum {
     TILE = 8 * WIRE_INTS_BLOCK, /* columns that are added up at once */
-    LINE = 64,                  /* blocks begin at a multiple of this */
+    LINE = 64,                  /* bytes; blocks begin at a multiple of this */
     WORTH_THREADS = 1 << 16,    /* with at least this many sums, several threads pack */
 };
 

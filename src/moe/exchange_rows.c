@@ -1,5 +1,5 @@
-/* The plain exchange, for GPUs and for ranks that share no memory: rows travel to their experts by
- * an all-to-all, once for each choice, and the results travel back.
+/* The plain exchange, for GPUs and wherever no other exchange works (choose_exchange): rows travel
+ * to their experts by an all-to-all, once for each choice, and the results travel back.
  *
  *     source (a tp rank's slice of the tokens)              owner (an ep rank's experts)
  *     rank 0  [ rows for ep 0 | rows for ep 1 | ... ] --+--> rank 0  [ from 0 | from 1 | ... ]

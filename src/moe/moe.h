@@ -50,12 +50,12 @@ struct moe; /* the buffers grow to the size that the largest step needs */
 struct status moe_create(const struct moe_options *options, struct moe **out);
 void moe_destroy(struct moe **m);
 
-/* Counts of this rank's MoE block since the start. The first three members count tokens sent
- * between hosts; they are 0 unless the exchange is "between hosts". One rank of a host may send for
- * all its ranks and then counts all bytes, so only sums over the ranks have a meaning. */
+/* Counts of this rank's MoE block since the start. The first three members are 0 unless the
+ * exchange is "between hosts". One rank of a host may send for all its ranks and then counts all
+ * bytes, so only sums over the ranks have a meaning. */
 struct moe_traffic {
-    uint64_t n_tokens; /* tokens, counted once in each layer */
-    uint64_t dispatch_bytes, combine_bytes;
+    uint64_t n_tokens; /* tokens that this rank routes, counted once in each layer */
+    uint64_t dispatch_bytes, combine_bytes; /* sent to other hosts */
     uint64_t n_rows;       /* rows that this rank computed in the first 2^20 calls */
     uint64_t busiest_rows; /* the rows of each call's busiest rank of EP, summed over these calls; 0
                               before moe_count_busiest */

@@ -1,4 +1,5 @@
-/* The FFN of the experts that a rank holds, over the rows that came for them. */
+/* The FFN of experts, over the rows that a rank computes: those of the experts that it holds, and
+ * of experts that other ranks of its host lend it. */
 #include "collective/grid_sum.h"
 #include "kernels/act.h"
 #include "kernels/device.h"
@@ -102,8 +103,7 @@ struct status moe_spread_codes(struct moe *m, const struct pass *p, struct act_r
     return status_ok();
 }
 
-/* Describes the inputs of the down projection when this rank has all that it reads: gate [n_in, f].
- */
+/* Describes the inputs of the down projection, gate [n_in, f], where this rank has all of them. */
 static struct status own_inner_rows(struct moe *m, const struct pass *p, const float *gate,
                                     size_t f, struct act_rows *out)
 {
@@ -198,7 +198,7 @@ static void gated_linears(struct moe *m, const struct pass *p, struct act_rows *
     }
 }
 
-/* As gated_linears, for experts without a gate: one linear, then squared ReLU. */
+/* As gated_linears, for experts with GATE_RELU2: one linear, then squared ReLU. */
 static void relu2_linear(struct moe *m, const struct pass *p, struct act_rows *in,
                          const struct linear_args *a)
 {

@@ -20,7 +20,7 @@ struct grown {
 enum buffer {
     BUF_LOGITS,   /* [n, E] router logits of the tokens that this rank routes */
     BUF_IDS,      /* [n, K] chosen experts, ascending */
-    BUF_LIST_IDS, /* the same in host memory; -1: dropped */
+    BUF_LIST_IDS, /* the same in host memory; -1: dropped, or a zero-computation expert */
     BUF_WEIGHTS,  /* [n, K] */
     BUF_SLOT,     /* [n, K] the number of each choice in the order of experts, then tokens */
     BUF_SEND,     /* [rows out, D] rows to send, in the order of their experts */
@@ -59,7 +59,7 @@ enum buffer {
     BUF_WEIGHED, /* [T, D] rows times their weights, for experts that read such rows; BUF_ONES:
                     their new weights */
     BUF_ONES,
-    BUF_ZERO,         /* [T, D] the output of experts without weights */
+    BUF_ZERO,         /* [T, D] the output of zero-computation experts */
     BUF_ZERO_WEIGHTS, /* [T] */
     BUF_GIVEN,        /* [n, K] the experts that a table gives */
     BUF_COUNT
@@ -193,7 +193,7 @@ struct pass {
     const int32_t *to_slots; /* [T, K] with moe_spread_codes: the row of each choice among the n_in
                                 rows, negative for none */
     float *out;              /* [T, D] */
-    float *zero;    /* [T, D] the output of experts without weights, in the rows of moe_zero_rows;
+    float *zero;    /* [T, D] the output of zero-computation experts, in the rows of moe_zero_rows;
                        NULL: the model has none */
     int32_t *marks; /* [T, 2] */
     /* [n_in, columns] and [n_in]: the experts' outputs, to which all K-blocks have been added, and
@@ -320,7 +320,8 @@ void word_counts_fini(struct word_counts *w);
 /* Local. Sets m->tp to the numbers of words in each tp rank's slice of n_tokens tokens. */
 void moe_count_slices(struct moe *m, size_t n_tokens, size_t words_per_token);
 
-/* Local. Returns the number of those rows in m->per_expert whose place is before `expert`. */
+/* Local. Returns how many of the rows counted in m->per_expert are of places before `expert`, which
+ * is a place. */
 int32_t moe_rows_before(const struct moe *m, uint32_t expert);
 
 /* Local. Copies each listed token's row to `to` [rows, D], once for each choice, to the row that
@@ -344,12 +345,12 @@ struct results {
 };
 
 /* Local. For each listed token: p->out = the sum over its experts of weight times result, added on
- * the integer grid; adds the token's counter to p->marks. */
+ * the integer grid; then moe_add_zero. Adds the token's counter to p->marks. */
 void moe_combine(struct moe *m, struct pass *p, const struct results *r);
 
-/* moe_zero.c. Local. For models with experts that give back their input: sets p->zero to the
- * weighted sum of these experts' outputs, and the ids of these choices to -1, so that no exchange
- * sees them. Called after all listed choices are known. Errors: STATUS_MEMORY. */
+/* moe_zero.c. Local. For models with zero-computation experts, which return their input: sets
+ * p->zero to the weighted sum of their outputs, and the ids of their choices to -1, so that no
+ * exchange sees them. Called after all listed choices are known. Errors: STATUS_MEMORY. */
 struct status moe_take_zero(struct moe *m, struct pass *p);
 
 /* moe_zero.c. Local. moe_zero_rows returns the tokens whose sums over experts this rank completes;

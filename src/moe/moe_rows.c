@@ -1,5 +1,5 @@
-/* Counts the rows that this rank's experts compute in each call of a MoE block, so that a job can
- * report how even the ranks' work was: the busiest rank of a call sets its time. */
+/* Counts the rows that this rank computes in each call of a MoE block, so that a job can report how
+ * even the ranks' work was: a call takes as long as its busiest rank. */
 #include "base/mem.h"
 #include "moe/moe_private.h"
 
