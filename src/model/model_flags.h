@@ -6,7 +6,7 @@
 #include "attention/kv_pool.h"
 #include "options/flags.h"
 
-/* The type of the activations that quantized weights are multiplied with. */
+/* The type of the activations with which quantized weights other than fp8 are multiplied. */
 enum activations { ACTIVATIONS_INT8, ACTIVATIONS_F32 };
 #define ACTIVATIONS_WORDS                                                                          \
     {"int8", ACTIVATIONS_INT8},                                                                    \
@@ -14,7 +14,7 @@ enum activations { ACTIVATIONS_INT8, ACTIVATIONS_F32 };
         "f32", ACTIVATIONS_F32                                                                     \
     }
 
-/* The type of the activations that fp8 weights are multiplied with. */
+/* The type of the activations with which fp8 weights are multiplied. */
 #define FP8_ACTIVATIONS_WORDS                                                                      \
     {"f32", ACTIVATIONS_F32},                                                                      \
     {                                                                                              \

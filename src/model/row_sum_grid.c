@@ -1,5 +1,6 @@
-/* Row-parallel linears for tp ranks that cannot read each other's memory, or that use devices: each
- * rank has some K-blocks of all outputs, and the ranks add integers on the grid.
+/* Row-parallel linears for several tp ranks whose layout does not cut them by outputs, as on
+ * devices and where ranks share no memory: each rank has some K-blocks of all outputs, and the
+ * ranks add integers on the grid.
  *
  *               inputs (K-blocks)          8-byte sums of all outputs
  *     rank 0    [ b0 | b1 ]            ->  [T, D + counter] --+-- integer sum --> y [T, D]

@@ -9,9 +9,10 @@
  * Two barriers per linear: after all inputs are written, and after all outputs are. The same
  * integers are added as by grid sums, so the bits are the same.
  *
- * When there are 8 rows or more per rank, each rank holds a slice of the rows of h (sequence
- * parallelism, Korthikanti et al., 2022, arXiv 2205.05198, section 4.2.2): only that rank adds
- * outputs to these rows, norms and quantizes them; all ranks read the normed rows in place.
+ * With 8 rows or more per rank, each rank holds a slice of the rows of h, unless the experts'
+ * exchange takes no slices (sequence parallelism, Korthikanti et al., 2022, arXiv 2205.05198,
+ * section 4.2.2). Only that rank adds outputs to these rows, norms and quantizes them; all ranks
+ * read the normed rows in place.
  *
  *     rank 0    h, counters of rows 0 .. T/2      normed and quantized rows: one
  *     rank 1    h, counters of rows T/2 .. T      shared array that all ranks read */

@@ -72,8 +72,8 @@ static struct workspace_shape stage_shape_of(const struct stage *s)
     return shape;
 }
 
-/* Points the arrays into the workspace. Unless heads are wider in the cache than in the model,
- * k_narrow and v_narrow are k and v, q_wide is q, and o_wide is attended. */
+/* Points the arrays into the workspace. Without latents, and unless heads are wider in the cache
+ * than in the model, k_narrow and v_narrow are k and v, q_wide is q, and o_wide is attended. */
 static void point(struct stage *s, const struct workspace_place *at, bool has_codes)
 {
     char *base = s->workspace;

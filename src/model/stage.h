@@ -64,8 +64,9 @@ void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capac
 struct stage;
 
 /* Local. Allocates everything that a step needs except the MoE's exchange buffers, which grow, and
- * memory that tp ranks share, which the first step gets. Errors: STATUS_MEMORY, STATUS_USAGE (a
- * capacity factor, for a routing that supports none). destroy accepts NULL. */
+ * the inputs and normed rows that tp ranks share, whose memory the first step gets. Errors:
+ * STATUS_MEMORY, STATUS_USAGE (a capacity factor, for a routing that supports none). destroy
+ * accepts NULL. */
 struct status stage_create(const struct stage_options *options, struct stage **out);
 void stage_destroy(struct stage **s);
 
@@ -81,8 +82,8 @@ struct encoder_rows {
     size_t n_seqs;
 };
 
-/* Local. First stage, after stage_embed: in an encoder, adds the embeddings of the rows' types and
- * positions to h. In other models does nothing. */
+/* Local. First stage, after stage_embed: in an encoder with a table of positions, adds the
+ * embeddings of the rows' types and positions to h. In other models does nothing. */
 void stage_embed_places(struct stage *s, const struct encoder_rows *rows, struct hidden *hidden);
 
 /* Local. Lends the stage the tokens [T] of the rows of the next stage_forward, which layers with

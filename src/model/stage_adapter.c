@@ -76,13 +76,13 @@ void stage_adapters_begin(struct stage *s, const struct seq_rows *seqs, size_t n
     }
 }
 
-/* The linears, at one site of a layer, of the runs whose adapters have rank `rank`. */
+/* The linears, at one site of a layer, of the runs whose adapters have LoRA rank `rank`. */
 struct adapting {
     const struct layer *layer;
     const struct part *p;
     enum adapter_site site;
     uint32_t rank;
-    uint32_t head; /* of this rank; at ADAPTER_K_B and ADAPTER_V_B */
+    uint32_t head; /* among this MPI rank's heads; at ADAPTER_K_B and ADAPTER_V_B */
 };
 
 static const struct adapter_linear *linear_of_run(const struct stage *s, const struct adapting *at,

@@ -1,7 +1,8 @@
 /* Compressed attention (DeepSeek-V4, 2026, section 2.3): one head of keys, which are values too,
  * for all query heads; a row attends to a window of them and to entries that stand for many
  * positions each, all of them or those that an index chooses. The outputs of a group of heads pass
- * a linear before o. All ranks of tp compute the keys, the entries and the index, which are small.
+ * a linear before o. Every rank with heads computes the keys, the entries and the index, which are
+ * small.
  * The sums of unfinished entries are in slots, as recurrent states are. Called by stage_attention.
  */
 #include "kernels/ops.h"
@@ -15,8 +16,8 @@ static bool stage_compressed_chooses(const struct stage *s, const struct layer *
     return s->o.model->layer.compression[layer->index] == COMPRESSION_SPARSE;
 }
 
-/* Computes all linears of the part's rows: q [T, H, Hd], keys s->qkv.k [T, Hd], and the values and
- * logits of entries. */
+/* Computes the linears before attention: q [T, H, Hd], keys s->qkv.k [T, Hd], the values and logits
+ * of entries and of their index keys, and the index's q and weights. */
 static void project_compressed(struct stage *s, const struct layer *layer, struct act_rows *in)
 {
     const struct latent_weights *w = &layer->attention.latent;
@@ -106,8 +107,8 @@ static void make_entries(struct stage *s, const struct layer *layer, const struc
     op_pool(s->o.kern, &a);
 }
 
-/* Chooses entries for the rows of one sequence: s->index.rows makes each row a sequence of the
- * entries that it sees. */
+/* Chooses entries for those rows of one sequence that see more than n_chosen: s->index.rows makes
+ * each of them a sequence of the entries that it sees. */
 static void choose_of(struct stage *s, const struct layer *layer, const struct seq_rows *seq,
                       int32_t *chosen)
 {

@@ -30,8 +30,8 @@ struct status stage_make_moe(struct stage *s)
     return moe_create(&o, &s->moe);
 }
 
-/* Applies the activation of an FFN without a gate in place to s->ffn.gate [n], which holds the
- * outputs of its up projection. */
+/* Applies the activation of an FFN with one inner linear in place to s->ffn.gate [n], which holds
+ * the linear's outputs. */
 static void activate(struct stage *s, const struct ffn_weights *w, size_t n)
 {
     switch (s->o.model->gate) {
@@ -211,7 +211,7 @@ static bool is_apart(const struct stage *s, const struct layer *layer)
     return layer->starts_shortcut || layer->moe.out_norm != NULL || s->o.model->streams.n > 0;
 }
 
-/* Returns the part's rows of the experts' output, which the next layer adds or which is normed. */
+/* Returns the part's rows of the experts' output if it is not added to h at once (is_apart). */
 static float *shortcut_of(const struct stage *s, const struct part *p)
 {
     return s->ffn.shortcut + p->row0 * s->o.model->width;

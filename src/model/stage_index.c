@@ -1,7 +1,7 @@
 /* Sparse attention: an index chooses the positions to which a row attends (DeepSeek-V3.2-Exp, 2025,
- * section 2.1). All ranks of tp compute the whole index, which is small. The published code rotates
- * index queries and keys by a Hadamard matrix, which changes no product, and scores them in fp8;
- * here they stay as they are, as in transformers. Called by stage_latent.c. In MiniMax-M3 the index
+ * section 2.1). Every rank with heads computes the whole index, which is small. The published code
+ * rotates index queries and keys by a Hadamard matrix, which changes no product, and scores them in
+ * fp8; here they stay as they are, as in transformers. Called by stage_latent.c. In MiniMax-M3 it
  * chooses blocks of positions for each KV head, by a head of its own, which a rank computes for its
  * KV heads; called by stage_attention.c. */
 #include "base/mem.h"
@@ -73,7 +73,8 @@ void stage_index_keys(struct stage *s, const struct layer *layer, const struct p
     op_kv_write(s->o.kern, s->index.k, NULL, &keys, part_seqs(p, layer), p->n_seqs);
 }
 
-/* Chooses for each of the part's T rows the positions to which it attends: chosen [T, n_chosen]. */
+/* Chooses the positions to which a row attends, for each of the part's rows that sees more than
+ * n_chosen: chosen [T, n_chosen], in which the other rows are not written. */
 static void choose_positions(struct stage *s, const struct layer *layer,
                              const struct attn_args *args, int32_t *chosen)
 {

@@ -40,7 +40,7 @@ static void copy_part(struct stage *s, uint32_t i, const struct part *p)
                                                   .to = place_of(s, i) + p->row0 * d});
 }
 
-/* Returns the place among the kept layers of a layer of the model; kept.n: it is not kept. */
+/* Returns a model layer's index among the kept layers; kept.n: it is not kept. */
 static uint32_t find_kept(const struct stage *s, uint32_t layer)
 {
     uint32_t i = 0;

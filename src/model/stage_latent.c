@@ -41,8 +41,8 @@ static void head_linears(struct stage *s, const struct packed *w, struct head_ro
     comm_poll(s->o.comm);
 }
 
-/* Computes s->qkv.q [T, H, query_dim], s->qkv.v [T, kv_lora], the normed latents, s->latent.k_rope
- * [T, rotary] before rotation, and the heads' gates. */
+/* Computes s->qkv.q [T, H, query_dim]; the normed latents, s->qkv.v [T, kv_lora]; s->latent.k_rope
+ * [T, rotary] before rotation; and the heads' gates and the index's linears, if there are any. */
 static void project(struct stage *s, const struct layer *layer, const struct part *p,
                     struct act_rows *in)
 {

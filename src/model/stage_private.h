@@ -44,8 +44,8 @@ struct part {
     struct part_sum under_way;  /* used by row_sum_grid.c only */
     int number;                 /* below STAGE_PARTS */
     struct moe_rows at_experts; /* the rows of the MoE block's call, while calls_experts */
-    const struct layer *calls;  /* the layer whose experts these are */
-    bool calls_experts;         /* moe_finish has not been called */
+    const struct layer *calls;  /* the layer of that call */
+    bool calls_experts;         /* from stage_send_rows until stage_take_results */
 };
 enum { STAGE_PARTS = GRID_SUM_LANES };
 
@@ -94,15 +94,15 @@ struct prediction {
     float *half;   /* [T, D] one of these two at a time */
 };
 
-/* Memory of sparse attention; all NULL: the model has none. */
+/* Memory of sparse and of compressed attention, in the workspace except `rows`. */
 struct index_work {
     float *q, *turned; /* [T, heads of the index, dim]; their rotated parts [T, heads, rotary] */
     float *k, *mix;    /* [T, dim], [T, heads] */
     int32_t *chosen;   /* [T, n_chosen]; with blocks [T, G, n_chosen / block] */
     float *scores;     /* as for op_index */
     void *gathered;    /* this and the next two: as in struct sparse_args */
-    int32_t *blocks;   /* with blocks: as `tables` in struct block_attention, as are the rows */
-    struct seq_rows *rows; /* owned */
+    int32_t *blocks;   /* if the index chooses blocks, `tables` of struct block_attention */
+    struct seq_rows *rows; /* owned; in that case, as in struct block_attention */
 };
 
 /* Memory of adapters, of which the largest has rank R; all NULL: there are none. Owned. */
@@ -135,9 +135,9 @@ struct qkv_work {
     float *k, *v;        /* [T, G, Hd] */
     /* Heads of another width than in the cache: those of latent attention, and padded heads. In
      * other models k_narrow is k, v_narrow v, q_wide q, and o_wide attended. */
-    float *k_narrow, *v_narrow; /* [T, G, query_dim], [T, G, value_dim]; in a layer that computes
-                                   fewer heads than the cache has, these only, [T, heads, full_dim]
-                                   if they have a width of their own */
+    float *k_narrow, *v_narrow; /* [T, G, query_dim], [T, G, value_dim]; a layer that computes fewer
+                                   heads than the cache has fills only its own; heads of a width of
+                                   their own: [T, heads, full_dim] */
     float *q_wide, *o_wide;     /* [T, H, Hd] */
     float *q_gated;             /* [T, H, 2 query_dim] q and gate of each head */
 };
@@ -178,7 +178,7 @@ struct ffn_work {
     float *gate, *up; /* [T, F] */
     uint32_t *sums;   /* [T, partials] of an inner norm, as head_sums */
     float *shared;    /* [T, D] output of the shared experts */
-    float *shortcut;  /* [T, D] output of experts that the next layer adds, or that is normed */
+    float *shortcut;  /* [T, D] output of experts that is not added to h at once */
     float *routed;    /* [T, D] the router's input, if it is not that of the experts */
     float *mix;       /* [T] the shared experts' gate */
 };
@@ -200,11 +200,11 @@ struct stage {
     struct attention_shape attention;
     uint8_t kv_of_head[4096]; /* local kv head of each local head */
     struct kv_pool *kv;
-    struct state_pool *states; /* NULL: the model has no recurrent layers */
+    struct state_pool *states; /* NULL: no layer of the stage has states */
     struct moe *moe;           /* NULL for dense models */
     uint64_t *expert_load;     /* [layers, E] */
     uint64_t workspace_bytes;
-    void *workspace; /* owned; holds the arrays below, for T <= max_rows; arrays that are not alive
+    void *workspace; /* owned; holds most arrays below, for T <= max_rows; arrays that are not alive
                         at the same time share memory (parallel/layout/workspace.h) */
     float *x;        /* [T, D] normed input of a block */
     struct qkv_work qkv;
@@ -223,8 +223,8 @@ struct stage {
     struct adapter_work adapt;
     struct kept_layers kept;
     struct rotation_work rotation;
-    float *ones; /* [the widest head, or a row of all streams] weights of norms without weights;
-                    NULL: there are none */
+    float *ones; /* [the widest head, or a row of all streams] 1.0, for norms that have no weights;
+                    NULL: the model has no such norm */
     const int32_t *tokens; /* [T] of the step, borrowed; read by hashed layers */
     int32_t *positions;    /* [T] in host memory, as is final_rows */
     int32_t *final_rows;
@@ -306,9 +306,9 @@ struct block_sums {
 void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in,
                     const struct block_sums *out, const struct part *p);
 
-/* row_sum.c. Local. row_sum_is_scaled: true when scale.residual is not 1. Then the sum of a linear
- * goes to y first, otherwise directly into h. row_sum_add_rest: y += bias; and if scaled, h +=
- * scale * y. */
+/* row_sum.c. Local. row_sum_is_scaled: true when scale.residual is not 1; a linear's sum then goes
+ * to an array y of its own, which row_sum_add_rest adds to h. row_sum_add_rest: y += bias; and if
+ * scaled, h += scale * y, otherwise y is h. */
 bool row_sum_is_scaled(const struct stage *s);
 void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct part *p);
 
@@ -498,8 +498,8 @@ void stage_expand(struct stage *s, const struct part *p, const float *y);
  * s->final_rows lists. */
 void stage_sum_streams(struct stage *s, const float *h, size_t n, float *out);
 
-/* stage_delta.c. Local. Allocates the slots of recurrent states, if the stage has recurrent
- * layers. Errors: STATUS_MEMORY. */
+/* stage_delta.c. Local. Allocates the slots of states, if the stage has recurrent layers or layers
+ * with compressed entries. Errors: STATUS_MEMORY. */
 struct status stage_make_states(struct stage *s);
 
 /* Local. Returns the shape of the recurrent layers for this rank. */
@@ -531,9 +531,9 @@ struct status stage_make_moe(struct stage *s);
 struct status stage_ffn(struct stage *s, const struct layer *layer, struct part *p);
 
 /* **Collective (STAGE)**, instead of stage_ffn for a MoE whose rows travel (moe_travels): three
- * steps, between which other parts compute. stage_send_rows also computes the shared experts. After
- * stage_take_results h is complete; it does nothing if nothing is under way. Errors: moe_start's.
- */
+ * steps, between which other parts compute. stage_send_rows also computes the shared experts, or
+ * the dense FFN beside the experts. After stage_take_results h is complete, unless the next layer
+ * adds the experts' output; it does nothing if nothing is under way. Errors: moe_start's. */
 struct status stage_send_rows(struct stage *s, const struct layer *layer, struct part *p);
 struct status stage_run_experts(struct stage *s, struct part *p);
 struct status stage_take_results(struct stage *s, struct part *p);
