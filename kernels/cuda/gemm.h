@@ -12,14 +12,14 @@ enum {
                                                  seen to add in another order (cuBLASLt 13.1 on an
                                                  H200) */
     GEMM_TRIED_ROWS = 512,                    /* most rows in the trials of an algorithm */
-    GEMM_TRIED_MANY_ROWS = 4096,              /* most rows in those of one for many rows */
+    GEMM_TRIED_MANY_ROWS = 4096, /* most rows in the trials of an algorithm for many rows */
 };
 
 /* A part of a flat weight's inputs: `batch` products of k inputs each, from input k0 on. */
 struct gemm_part {
     size_t k0, k, batch;
     uint32_t algorithm, many; /* for few rows and for many */
-    bool few;                 /* gemm_few for up to CUDA_GEMM_FEW_ROWS rows */
+    bool few;                 /* gemm_few multiplies up to CUDA_GEMM_FEW_ROWS rows */
 };
 
 /* Local. Describes the part's product with the weight; x, y, rows and y's strides are left out. */
