@@ -27,7 +27,8 @@ struct device_options {
     uint32_t local_rank; /* among the ranks of this host */
     uint32_t n_local_ranks;
     const struct topo_node *node; /* this host and its GPUs */
-    const int32_t *numas; /* [n_local_ranks] NUMA node of each rank of the host; -1: on several */
+    const int32_t *numas; /* [n_local_ranks] NUMA node of each rank of the host; -1: on several;
+                             NULL: all -1 */
     uint32_t deadline_s;  /* a longer wait means that the device is lost; 0: 600 */
     enum device_arithmetic arithmetic;
     bool no_graphs; /* each kernel is launched by itself; no result changes */

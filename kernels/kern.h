@@ -244,7 +244,8 @@ struct attn_args {
     uint32_t n_heads;          /* H: the query heads of this rank */
     float scale;
     const float *sinks; /* [H] scores that add to the sum but have no value vector; NULL: none */
-    uint32_t window;    /* 0: all positions; KERN_CHUNKS + C: those of the row's chunk of C */
+    uint32_t window;    /* 0: all positions; KERN_CHUNKS + C: those of the row's chunk of C;
+                           otherwise the last `window` */
     float softcap;      /* 0: none */
     bool ahead;         /* rows also see the later rows of their sequence, which are all here; no
                            chunks. Not on a device */

@@ -300,8 +300,7 @@ struct sigmoid_heads {
 void op_sigmoid_heads(const struct kern_table *k, const struct sigmoid_heads *a);
 
 /* y = activation(gate) * up, as kern_gate computes it by `kind`, for n columns of each row. With a
- * limit, y = swiglu of min(gate_i, limit) and min(max(up_i, -limit), limit), whatever `kind` is; a
- * NaN stays NaN. */
+ * limit, the same of min(gate_i, limit) and min(max(up_i, -limit), limit); a NaN stays NaN. */
 struct swiglu_args {
     const float *gate, *up; /* [n_rows, stride] */
     size_t stride, n_rows, n;

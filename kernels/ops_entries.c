@@ -81,8 +81,8 @@ static void clear_sums(const struct pool_sums *p, size_t n)
     }
 }
 
-/* At the first row of an entry: the sums that earlier rows made for it become its own, and the sums
- * for the entry after it begin. */
+/* At the first row of an entry: with two parts, the sums that earlier rows made for it become its
+ * own, and those for the entry after it begin; with one, its own begin. */
 static void begin_entry(const struct pool_args *a, float *state, size_t channel, size_t n)
 {
     const struct pool_sums own = sums_at(state, a->parts - 1, a->dim, channel);

@@ -24,8 +24,8 @@ struct gated_job {
     bool codes_alone; /* only the quantized values are kept */
 };
 
-/* Gate and up of some panels, for a strip's rows. Only the quantization reads them, while the cache
- * still holds them. */
+/* Gate and up of some panels, for a strip's rows. The gated product and its quantization read them
+ * while the cache still holds them. */
 struct scratch {
     float gate[LINEAR_ROWS][SCRATCH_PANELS * PANEL_COLUMNS] __attribute__((aligned(64)));
     float up[LINEAR_ROWS][SCRATCH_PANELS * PANEL_COLUMNS] __attribute__((aligned(64)));

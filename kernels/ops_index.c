@@ -95,7 +95,7 @@ static void choose_part(const void *job_, struct part part)
     }
 }
 
-/* Replaces the scores [n] of positions by those of their blocks, and returns how many these are. */
+/* Replaces the scores [n] of positions by those of their blocks. Returns the number of blocks. */
 static size_t pool_scores(float *scores, size_t n, const struct block_choice *c)
 {
     const size_t n_blocks = (n + c->block - 1) / c->block;

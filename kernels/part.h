@@ -6,7 +6,7 @@
  *     cost   0        share 0       |      share 1       |      share 2
  *     strips [u u u u u u][u   u   u   u][uuuuuuuuuuuuuuuuu][u     u     u]
  *
- * Used by the ops, fp8_int8.c, fp8_plain.c and moe/exchange_host*.c. */
+ * Used by the ops, state_tiles.c, fp8_int8.c, fp8_plain.c and moe/exchange_host*.c. */
 #ifndef SHOAL_KERNELS_PART_H
 #define SHOAL_KERNELS_PART_H
 

@@ -196,8 +196,8 @@ static bool few_passes(struct device *d, const struct device_algorithm *a)
 }
 
 /* Returns the algorithm for an element type and k inputs; the first call tries the library's
- * algorithms. NULL: none passed, or DEVICE_ALGORITHMS are known already; shoal's own kernels then
- * multiply. */
+ * algorithms. NULL: none passed, or DEVICE_ALGORITHMS others are known already; shoal's own kernels
+ * then multiply. */
 static const struct device_algorithm *algorithm_for(struct device *d, enum dtype t, size_t k,
                                                     bool batched)
 {

@@ -1,5 +1,6 @@
 /* The router, one block per row. An expert is chosen when fewer than K experts have a larger key;
- * all threads compare in parallel. A thread adds a sum by itself, because the order is fixed. */
+ * all threads compare in parallel, but one thread alone chooses by ROUTER_MIXER. A thread adds a
+ * sum by itself, because the order is fixed. */
 #include "kernels/choose_body.h"
 #include "kernels/cuda/dialect.h"
 
