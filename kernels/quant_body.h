@@ -1,6 +1,6 @@
 /* Quantized weights, one element at a time: where a packed weight holds an element's quantized
- * value, scale and zero point, and the element's value. Used by the reference, packing, the device
- * and tests; the kernels of instruction sets read whole vectors of the same layout. */
+ * value, scale and zero point, and the element's value. The kernels of instruction sets find panels
+ * and scales by these functions, but read whole vectors of elements. */
 #ifndef SHOAL_KERNELS_QUANT_BODY_H
 #define SHOAL_KERNELS_QUANT_BODY_H
 
