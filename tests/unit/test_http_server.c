@@ -48,7 +48,6 @@ static void answer(struct bench *b, struct exchange *x)
     strbuf_init(&s);
     (void)b;
     if (n > 0 && body[0] == 's') {
-        exchange_begin(x);
         for (int i = 0; i < PIECES; i++) {
             strbuf_add(&s, body, n);
             exchange_write(x, &s);
@@ -69,7 +68,6 @@ static void begin_answer(struct bench *b, struct exchange *x)
     const char *body = exchange_body(x, &n);
     strbuf_init(&s);
     strbuf_add(&s, body, n);
-    exchange_begin(x);
     exchange_write(x, &s);
     http_server_send(b->server, clock_ns());
     strbuf_fini(&s);
@@ -263,40 +261,43 @@ static void a_piece_comes_before_the_end(void)
     stop(&b);
 }
 
-/* Three streams without connections have unsent pieces. One is new; the others sent their last
- * pieces 50 ms and 100 ms ago. */
-static void pieces_of_many_streams_wait_for_others(void)
+/* Streams that were last sent at several times, while steps take 30 ms. */
+static void text_of_many_streams_waits_for_more(void)
 {
     const uint64_t ms = 1000000, now = 5000 * ms;
-    struct http_server s = {.sent_ns = now - 30 * ms, .n_writing = 600};
+    struct http_server s = {.sent_ns = now - 30 * ms};
+    struct exchange x = {.server = &s};
+    CU_ASSERT(exchange_is_due(&x, 2000, now)); /* its first text */
+    x.sent_ns = now - 60 * ms;
+    CU_ASSERT_FALSE(exchange_is_due(&x, 2000, now)); /* the next step is in time for 100 ms */
+    x.sent_ns = now - 70 * ms;
+    CU_ASSERT(exchange_is_due(&x, 2000, now));
+    x.sent_ns = now - 30 * ms;
+    CU_ASSERT_FALSE(exchange_is_due(&x, 61, now));
+    CU_ASSERT(exchange_is_due(&x, 60, now)); /* few streams: each step's text */
+}
+
+/* Two streams with pieces, one without. No connection is behind them. */
+static void written_pieces_are_sent_once(void)
+{
+    struct http_server s = {.sent_ns = 1};
     struct exchange x[3];
     struct strbuf piece;
     pthread_mutex_init(&s.lock, NULL);
     strbuf_init(&piece);
     for (int i = 0; i < 3; i++) {
-        x[i] = (struct exchange){.server = &s, .is_stream = true};
+        x[i] = (struct exchange){.server = &s};
         strbuf_init(&x[i].out);
-        strbuf_puts(&piece, "piece");
+        if (i < 2) strbuf_puts(&piece, "piece");
         exchange_write(&x[i], &piece);
+        exchange_write(&x[i], &piece); /* empty */
+        CU_ASSERT_EQUAL(exchange_has_begun(&x[i]), i < 2);
     }
-    x[1].sent_ns = now - 50 * ms;
-    x[2].sent_ns = now - 100 * ms;
-    http_server_send(&s, now);
-    CU_ASSERT(x[0].sent_ns == now && x[2].sent_ns == now);
-    /* 100 ms after its last piece is 50 ms from now; the next call is expected in 30 ms */
-    CU_ASSERT(x[1].sent_ns == now - 50 * ms && x[1].is_unsent);
-    s.n_writing = 600;
-    http_server_send(&s, now + 30 * ms);
-    CU_ASSERT(x[0].sent_ns == now && x[1].sent_ns == now + 30 * ms && x[2].sent_ns == now);
-    CU_ASSERT_PTR_NULL(s.first_unsent);
-    for (int i = 0; i < 3; i++) {
-        strbuf_puts(&piece, "piece");
-        exchange_write(&x[i], &piece);
+    for (uint64_t now = 5; now < 7; now++) {
+        http_server_send(&s, now);
+        CU_ASSERT(x[0].sent_ns == 5 && x[1].sent_ns == 5 && x[2].sent_ns == 0);
+        CU_ASSERT(s.sent_ns == now && s.first_unsent == NULL);
     }
-    s.n_writing = 3;
-    http_server_send(&s, now + 31 * ms); /* few streams: nothing waits */
-    for (int i = 0; i < 3; i++) CU_ASSERT_EQUAL(x[i].sent_ns, now + 31 * ms);
-    CU_ASSERT_PTR_NULL(s.first_unsent);
     for (int i = 0; i < 3; i++) strbuf_fini(&x[i].out);
     strbuf_fini(&piece);
     pthread_mutex_destroy(&s.lock);
@@ -470,8 +471,8 @@ void suite_http_server(CU_pSuite suite)
 {
     CU_add_test(suite, "clients get their own answers", clients_get_their_own_answers);
     CU_add_test(suite, "a piece comes before the end", a_piece_comes_before_the_end);
-    CU_add_test(suite, "pieces of many streams wait for others",
-                pieces_of_many_streams_wait_for_others);
+    CU_add_test(suite, "text of many streams waits for more", text_of_many_streams_waits_for_more);
+    CU_add_test(suite, "written pieces are sent once", written_pieces_are_sent_once);
     CU_add_test(suite, "bounds and refusals hold", bounds_and_refusals_hold);
     CU_add_test(suite, "long bodies are refused", long_bodies_are_refused);
     CU_add_test(suite, "a body without memory is refused", a_body_without_memory_is_refused);

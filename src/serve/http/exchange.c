@@ -4,12 +4,15 @@
 #include "base/mem.h"
 #include "serve/http/http_server_private.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum { LOOK_AT_ONCE = 128 }; /* connections that one poll() looks at */
-static const uint64_t stream_gap_ns = 200000, longest_gap_ns = 100000000;
+static const uint64_t stream_gap_ns = 1000000, longest_gap_ns = 100000000;
 
 const char http_json[] = "application/json";
 
@@ -41,6 +44,15 @@ static void wake(struct exchange *x)
     MHD_resume_connection(x->connection);
 }
 
+/* While a socket is corked, the kernel gathers short sends into one packet, for 200 ms at most. */
+void exchange_cork(struct exchange *x, bool is_corked)
+{
+    const int on = is_corked;
+    if (x->is_corked == is_corked) return;
+    x->is_corked = is_corked;
+    (void)setsockopt(x->fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on);
+}
+
 static void move_bytes(struct strbuf *to, struct strbuf *from)
 {
     strbuf_add(to, from->data, from->n);
@@ -69,6 +81,7 @@ void exchange_lose_connection(struct exchange *x)
 {
     x->connection = NULL;
     x->is_suspended = false;
+    exchange_cork(x, false);
     if (x->was_posted) x->server->n_connected--;
     x->is_gone = x->is_gone || !x->has_ended;
     pthread_cond_broadcast(&x->server->sent);
@@ -145,9 +158,11 @@ ssize_t exchange_read(void *user, uint64_t pos, char *bytes, size_t n)
         strbuf_clear(&x->out);
         x->n_sent = 0;
     }
+    if (got > 0 && x->has_ended) exchange_cork(x, true); /* until the chunk that ends the body */
     if (got == 0 && x->has_ended) {
         got = x->is_gone ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
     } else if (got == 0) {
+        exchange_cork(x, false);
         x->is_suspended = true;
         MHD_suspend_connection(x->connection);
     }
@@ -231,19 +246,6 @@ void exchange_answer_file(struct exchange *x, int fd, uint64_t n_bytes)
     pthread_mutex_unlock(&s->lock);
 }
 
-void exchange_begin(struct exchange *x)
-{
-    struct http_server *s = x->server;
-    pthread_mutex_lock(&s->lock);
-    if (!x->has_ended) {
-        x->status = HTTP_OK;
-        x->type = "text/event-stream; charset=utf-8";
-        x->is_stream = true;
-        wake(x);
-    }
-    pthread_mutex_unlock(&s->lock);
-}
-
 bool exchange_has_begun(const struct exchange *x)
 {
     return x->is_stream;
@@ -254,25 +256,29 @@ void exchange_write(struct exchange *x, struct strbuf *events)
     struct http_server *s = x->server;
     pthread_mutex_lock(&s->lock);
     if (!x->has_ended && events->n > 0) {
+        x->status = HTTP_OK;
+        x->type = "text/event-stream; charset=utf-8";
+        x->is_stream = true;
         move_bytes(&x->out, events);
         if (!x->is_unsent) list_unsent(x);
     }
     pthread_mutex_unlock(&s->lock);
 }
 
-/* A stream's bytes wait if they are due only after the next call of this function, which is
- * expected after as long a time as has passed since the last call. */
+/* The next step is expected to take as long as the last one. */
+bool exchange_is_due(const struct exchange *x, size_t n_streams, uint64_t now_ns)
+{
+    const struct http_server *s = x->server;
+    const uint64_t asked_ns = n_streams * stream_gap_ns;
+    const uint64_t gap_ns = asked_ns < longest_gap_ns ? asked_ns : longest_gap_ns;
+    const uint64_t next_ns = now_ns + (s->sent_ns > 0 ? now_ns - s->sent_ns : 0);
+    return x->sent_ns == 0 || x->sent_ns + gap_ns <= next_ns;
+}
+
 void http_server_send(struct http_server *s, uint64_t now_ns)
 {
     pthread_mutex_lock(&s->lock);
-    const uint64_t asked_ns = s->n_writing * stream_gap_ns;
-    const uint64_t gap_ns = asked_ns < longest_gap_ns ? asked_ns : longest_gap_ns;
-    const uint64_t next_ns = now_ns + (s->sent_ns > 0 ? now_ns - s->sent_ns : 0);
-    s->n_writing = 0;
-    for (struct exchange *x = s->first_unsent, *next; x != NULL; x = next) {
-        next = x->next_unsent;
-        s->n_writing++;
-        if (x->sent_ns > 0 && x->sent_ns + gap_ns > next_ns) continue;
+    for (struct exchange *x; (x = s->first_unsent) != NULL;) {
         x->sent_ns = now_ns;
         if (x->out.n > x->n_sent) wake(x);
         unlist_unsent(x);

@@ -164,7 +164,6 @@ static struct status keep(struct http_port *p, struct exchange *x, struct reques
     p->n_streams += streams;
     r->call = x;
     exchange_keep(x, c);
-    if (streams) exchange_begin(x);
     return st;
 }
 
@@ -301,9 +300,10 @@ static struct status port_read(void *user, struct lead *l)
 struct pieces {
     struct http_port *p;
     const struct request_rules *rules;
+    uint64_t now_ns;
 };
 
-/* Writes the new part of the running answer r. */
+/* Writes the new part of the running answer r if its stream is due. */
 static struct status write_new_part(void *user, struct request *r)
 {
     const struct pieces *all = user;
@@ -311,6 +311,7 @@ static struct status write_new_part(void *user, struct request *r)
     if (line->call == NULL) return status_ok(); /* a line of a batch */
     const struct call *c = exchange_state(line->call);
     if (c->streams == NULL || line->choices.search != NULL) return status_ok();
+    if (!exchange_is_due(c->x, all->p->n_streams, all->now_ns)) return status_ok();
     strbuf_clear(&all->p->scratch);
     TRY(result_stream_write(&c->streams[r->choice], r, all->rules, NULL, &all->p->scratch));
     exchange_write(c->x, &all->p->scratch);
@@ -320,7 +321,7 @@ static struct status write_new_part(void *user, struct request *r)
 static struct status port_commit(void *user, struct lead *l, int32_t group)
 {
     struct http_port *p = user;
-    struct pieces all = {p, lead_rules(l)};
+    struct pieces all = {p, lead_rules(l), clock_ns()};
     batches_commit(p->batches);
     return p->n_streams > 0 ? lead_visit(l, group, write_new_part, &all) : status_ok();
 }

@@ -62,6 +62,7 @@ static enum MHD_Result reply(struct exchange *x)
     struct MHD_Response *r;
     pthread_mutex_lock(&s->lock);
     if (x->is_stream) {
+        exchange_cork(x, true); /* headers and first piece leave together */
         r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, exchange_read,
                                               x, NULL);
     } else if (x->file >= 0) {

@@ -83,19 +83,23 @@ void exchange_answer(struct exchange *x, enum http_status status, const char *ty
  * they are sent. */
 void exchange_answer_file(struct exchange *x, int fd, uint64_t n_bytes);
 
-/* Send an answer in pieces (server-sent events): exchange_begin, any number of exchange_write,
- * which take the bytes of `events`, and exchange_end. The caller may not use x after exchange_end.
- * A written piece may wait for http_server_send or exchange_end. */
-void exchange_begin(struct exchange *x);
+/* Send an answer in pieces (server-sent events): any number of exchange_write, which take the bytes
+ * of `events`, and exchange_end. The answer has begun with the first piece; before it, the call may
+ * still get a whole answer. A written piece may wait for http_server_send or exchange_end. The
+ * caller may not use x after exchange_end. */
 bool exchange_has_begun(const struct exchange *x);
 void exchange_write(struct exchange *x, struct strbuf *events);
 void exchange_end(struct exchange *x);
 
+/* Returns whether new text of this stream should be written now; otherwise the caller lets it wait
+ * for more. A stream's first text never waits. Later text waits until 1 ms times n_streams, the
+ * number of open streams, but at most 100 ms, have passed since the stream's last send, or would
+ * have passed after the next step: a send takes the HTTP thread and a client on this host tens of
+ * us. now_ns: clock_ns(). For the thread that calls http_server_send. */
+bool exchange_is_due(const struct exchange *x, size_t n_streams, uint64_t now_ns);
+
 /* Sends what has been written to the streams; call it once in each step, after all writes, because
- * the HTTP thread walks all waiting connections each time that it wakes. A stream's first bytes are
- * sent at once. Later bytes are gathered until about 0.2 ms times the number of streams, at most
- * 100 ms, have passed since the stream's last send: a send takes the HTTP thread and a client on
- * this host about 10 us each. now_ns: clock_ns(). */
+ * the HTTP thread walks all waiting connections each time that it wakes. now_ns: clock_ns(). */
 void http_server_send(struct http_server *s, uint64_t now_ns);
 
 #endif

@@ -43,6 +43,7 @@ struct exchange {
     struct exchange *next_waiting;
     struct exchange *prev_unsent, *next_unsent; /* in the list of streams with unsent bytes */
     bool is_unsent;                             /* the stream is in that list */
+    bool is_corked;                             /* used by the HTTP thread alone */
 };
 
 struct http_server {
@@ -61,7 +62,6 @@ struct http_server {
     size_t body_bytes;             /* bytes of all bodies that have not been freed */
     struct exchange *first_unsent; /* list of the streams to which exchange_write has added bytes
                                       that http_server_send has not sent */
-    size_t n_writing;              /* the length of this list at the last http_server_send */
     uint64_t sent_ns;              /* time of the last http_server_send; 0: none */
     bool refuses;
     uint64_t last_end_ns, mean_end_ns; /* the last end of a call; mean time between recent ends */
@@ -79,6 +79,9 @@ void exchange_drop_body(struct exchange *x);
 
 /* Marks the connection as ended; may free x. */
 void exchange_lose_connection(struct exchange *x);
+
+/* Makes the kernel gather what is sent to the connection, or send what it has gathered. */
+void exchange_cork(struct exchange *x, bool is_corked);
 
 /* exchange.c. Local. Set the whole answer of a call. If the call is posted, the caller holds the
  * server's lock. */
