@@ -37,18 +37,19 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct adapter_file *)a)->name, ((const struct adapter_file *)b)->name);
 }
 
-/* Sets *out to the name by which request lines choose the adapter, the file's digest, and a hash of
- * the digest as its key. Adds the bytes of its matrices in memory to *n_bytes. */
-static struct status read_digest(const struct adapter_file *file, const struct arch *model,
-                                 struct request_adapter *out, uint64_t *n_bytes)
+/* Sets rule i to the name by which request lines choose the adapter, the file's digest, and a hash
+ * of the digest as its key. Counts what the file's matrices take in memory. */
+static struct status read_digest(struct job_adapters *a, const struct arch *model, size_t i)
 {
     struct ckpt *c = NULL;
+    const struct adapter_file *file = &a->files[i];
     TRY(status_wrap(ckpt_open(file->path, &c), "--adapter %s", file->name));
     const struct ckpt_digest digest = ckpt_digest(c);
-    *n_bytes += adapters_file_bytes(model, c);
+    a->n_bytes += adapters_file_bytes(model, c);
+    a->adapts_experts = a->adapts_experts || adapters_file_has_experts(c);
     const uint64_t key = XXH3_64bits(&digest, sizeof digest);
     ckpt_close(&c);
-    *out = (struct request_adapter){
+    a->rules[i] = (struct request_adapter){
         .name = file->name, .digest = {digest.low, digest.high}, .key = key != 0 ? key : 1};
     return status_ok();
 }
@@ -62,7 +63,7 @@ static struct status read_adapter_files(struct job_adapters *a, const struct arc
     for (size_t i = 0; i < flags->n; i++) {
         if (i > 0 && strcmp(a->files[i - 1].name, a->files[i].name) == 0)
             return status_make(STATUS_USAGE, "--adapter: two are named \"%s\"", a->files[i].name);
-        TRY(read_digest(&a->files[i], model, &a->rules[i], &a->n_bytes));
+        TRY(read_digest(a, model, i));
     }
     a->n = flags->n;
     return status_ok();

@@ -17,6 +17,7 @@ struct job_adapters {
     struct adapter_file *files;    /* [n] owned */
     struct request_adapter *rules; /* [n] owned: the adapters as lines may name them */
     uint64_t n_bytes;              /* of all their matrices in memory, f32 */
+    bool adapts_experts;           /* some adapter changes routed experts */
     struct adapters *loaded;       /* NULL: not yet, or a dry run */
 };
 

@@ -277,7 +277,10 @@ static struct status read_adapters(struct job *j)
         return status_make(STATUS_USAGE, "--adapter: not with --device cuda");
     if (j->o->files.adapter.n > 0 && (j->o->mode == LEAD_EMBED || j->o->mode == LEAD_RANK))
         return status_make(STATUS_USAGE, "--adapter: not for vectors and scores of documents");
-    return job_adapters_read(&j->adapters, &j->model, &j->o->files.adapter);
+    TRY(job_adapters_read(&j->adapters, &j->model, &j->o->files.adapter));
+    if (j->adapters.adapts_experts)
+        j->layout_model.expert_code_group = 0; /* rows travel as floats */
+    return status_ok();
 }
 
 struct status job_read_model(struct job *j)

@@ -33,6 +33,7 @@ struct status stage_make_adapters(struct stage *s)
     TRY(mem_alloc(&w->wide, t * wide, sizeof *w->wide, "adapters"));
     TRY(mem_alloc(&w->sums, n_sums, sizeof *w->sums, "adapters"));
     TRY(mem_alloc(&w->groups, t, sizeof *w->groups, "adapters"));
+    TRY(mem_alloc(&w->of_row, t, sizeof *w->of_row, "adapters"));
     return mem_alloc(&w->runs, t + STAGE_PARTS, sizeof *w->runs, "adapters");
 }
 
@@ -43,6 +44,7 @@ void stage_free_adapters(struct stage *s)
     mem_free(&s->adapt.sums);
     mem_free(&s->adapt.groups);
     mem_free(&s->adapt.runs);
+    mem_free(&s->adapt.of_row);
 }
 
 /* Adds rows [begin, end) of the step to the runs of a part, as far as they are in it. */
@@ -64,9 +66,13 @@ void stage_adapters_begin(struct stage *s, const struct seq_rows *seqs, size_t n
                           const uint32_t *adapters, size_t n_parts)
 {
     struct adapter_run *runs = s->adapt.runs;
+    uint32_t *of_row = s->adapt.of_row;
+    for (size_t k = 0; s->o.adapters != NULL && k < n_seqs; k++)
+        for (size_t i = 0; i < seqs[k].n_rows; i++) of_row[seqs[k].row0 + i] = adapters[k];
     for (size_t i = 0; s->o.adapters != NULL && i < n_parts; i++) {
         struct part *p = &s->parts[i];
         p->runs = runs;
+        p->adapters = of_row + p->row0;
         for (size_t k = 0; k < n_seqs; k++) {
             const struct seq_rows *q = &seqs[k];
             if (adapters[k] > 0)

@@ -24,7 +24,8 @@ struct status stage_make_moe(struct stage *s)
                                   .rank = s->o.rank,
                                   .capacity = s->o.capacity,
                                   .weight_only = stage_is_weight_only(&s->o),
-                                  .tap = s->o.tap};
+                                  .tap = s->o.tap,
+                                  .adapters = s->o.adapters};
     TRY(mem_alloc(&s->expert_load, (size_t)range_count(s->o.weights->layers) * m->moe.n_experts,
                   sizeof *s->expert_load, "expert load"));
     return moe_create(&o, &s->moe);
@@ -229,6 +230,7 @@ static struct moe_rows moe_rows_of(const struct stage *s, const struct layer *la
                              .router_x = layer->moe.router_norm != NULL ? s->ffn.routed : NULL,
                              .h = is_apart(s, layer) ? shortcut_of(s, p) : hidden->h,
                              .tokens = s->tokens != NULL ? s->tokens + p->row0 : NULL,
+                             .adapters = p->adapters,
                              .bad = hidden->bad,
                              .dropped = hidden->dropped,
                              .load = s->expert_load +

@@ -38,6 +38,7 @@ struct part {
                                        table_stride */
     const struct adapter_run *runs; /* [n_runs] ascending */
     size_t n_runs;
+    const uint32_t *adapters; /* [T] 1 + each row's adapter, 0: none; NULL: no row has one */
     float *cos, *sin;
     struct local_rotation local;
     int lane;                   /* lane for its sums; GRID_SUM_NOW if the step has one part */
@@ -111,6 +112,7 @@ struct adapter_work {
     int64_t *sums;               /* [T, R + 1] and room (grid_sum_room) */
     struct linear_group *groups; /* [T] of one linear */
     struct adapter_run *runs;    /* of the step's parts */
+    uint32_t *of_row;            /* [T] of the step, as struct part has it */
 };
 
 /* The rows of h after those layers of this stage that --save-hidden names (stage_keep.c). */

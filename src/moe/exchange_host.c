@@ -166,6 +166,7 @@ static struct status exchange_host_dispatch(struct moe *m, struct pass *p)
         if (choice.ep == m->place.ep) slots[i] = (int32_t)choice.row;
     }
     m->sharing.turn = 1 - m->sharing.turn;
+    TRY(moe_list_adapters(m, p, slots));
     if (moe_takes_codes(m, p)) {
         p->to_slots = slots;
         p->spread = moe_spread_codes;
@@ -221,7 +222,9 @@ static struct status exchange_host_compute(struct moe *m, struct pass *p)
     p->y = lane(m, outputs_lane(m), p->n_in * (n * sizeof(float) + sizeof(int32_t)));
     p->bad = (int32_t *)(void *)(p->y + p->n_in * n);
     memset(p->bad, 0, p->n_in * sizeof *p->bad);
+    TRY(moe_adapt_begin(m, p));
     TRY(moe_expert_sums(m, p, NULL));
+    moe_adapt_down(m, p);
     /* a rank that sums by columns reads only its own outputs here; the barrier before take_columns
      * protects the others */
     if (!by_columns(m, p)) comm_barrier(m->o.comm, COMM_EP);

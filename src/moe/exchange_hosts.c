@@ -103,8 +103,12 @@ struct own_rows {
 static struct token_format token_format_of(const struct moe *m, const struct pass *p)
 {
     const struct packed *w = &p->w->reads;
-    const bool as_codes = !m->o.weight_only && m->o.tap == NULL && act_codes_alike(w, w);
-    return (struct token_format){m->o.model->width, as_codes ? quant_kernel_group(w->quant) : 0};
+    const bool is_adapted = moe_is_adapted(m, p);
+    const bool as_codes =
+        !m->o.weight_only && !is_adapted && m->o.tap == NULL && act_codes_alike(w, w);
+    return (struct token_format){.width = m->o.model->width,
+                                 .group = as_codes ? quant_kernel_group(w->quant) : 0,
+                                 .has_adapters = is_adapted};
 }
 
 static struct status find_own_rows(struct moe *m, const struct pass *p, struct own_rows *out)
@@ -210,6 +214,17 @@ static void write_choices(struct moe *m, const struct pass *p)
     }
 }
 
+/* Writes the adapter of each row to the blocks. */
+static void write_adapters(struct moe *m, const struct pass *p)
+{
+    const struct by_host *b = m->by_host;
+    const size_t n_hosts = (size_t)b->at.n_hosts;
+    for (size_t i = 0; b->format.has_adapters && i < range_count(p->listed) * n_hosts; i++) {
+        const uint32_t adapter = (uint32_t)moe_adapter_of(p, p->listed.begin + i / n_hosts);
+        if (b->row_of[i] >= 0) b->to[i % n_hosts].block.adapters[b->row_of[i]] = adapter;
+    }
+}
+
 struct copy_job {
     const struct by_host *b;
     const struct own_rows *own;
@@ -261,6 +276,7 @@ static struct status exchange_hosts_send(struct moe *m, struct pass *p)
     TRY(number_rows(m, p));
     TRY(lay_out_blocks(m, &pieces));
     write_choices(m, p);
+    write_adapters(m, p);
     const struct copy_job job = {b, &own, range_count(p->listed)};
     part_run(m->o.kern->team, (uint64_t)job.n_tokens * (size_t)b->at.n_hosts * own.value_bytes,
              copy_rows_part, &job);
@@ -358,6 +374,28 @@ static void take_own_choices(struct moe *m, struct pass *p)
     }
 }
 
+/* Sets p->row_adapters from the blocks. Ends the job if there is no such adapter. */
+static struct status take_adapters(struct moe *m, struct pass *p)
+{
+    const struct by_host *b = m->by_host;
+    const size_t k = m->o.model->moe.n_chosen;
+    size_t row = 0;
+    if (!b->format.has_adapters) return status_ok();
+    TRY(moe_grow(m, BUF_ROW_ADAPTERS, p->n_in, sizeof *p->row_adapters, &p->row_adapters));
+    for (int h = 0; h < b->at.n_hosts; h++) {
+        for (size_t i = b->from[h].block; i < b->from[h + 1].block; i++) {
+            const struct token_block *in = &b->blocks[i];
+            for (size_t r = 0; r < in->n_rows; r++, row++) {
+                if (in->adapters[r] > m->o.adapters->n) moe_damaged(m, h);
+                for (size_t c = row * k; c < (row + 1) * k; c++)
+                    if (b->to_slots[c] >= 0)
+                        p->row_adapters[b->to_slots[c]] = (int32_t)in->adapters[r];
+            }
+        }
+    }
+    return status_ok();
+}
+
 /* Returns the arguments, without rows and outputs, of the scatter that copies a block's rows to the
  * rows of this rank's experts. row: the block's first row among all rows that came. */
 static struct scatter_args slots_of(const struct moe *m, size_t block, size_t row)
@@ -441,6 +479,7 @@ static struct status exchange_hosts_dispatch(struct moe *m, struct pass *p)
     TRY(grow_array(m, BUF_ROW_WEIGHTS, EXCHANGE_ROW_WEIGHTS, &b->weights));
     number_choices(m);
     take_own_choices(m, p);
+    TRY(take_adapters(m, p));
     if (b->format.group == 0) return scatter_blocks(m, p);
     p->spread = spread_blocks;
     return status_ok();

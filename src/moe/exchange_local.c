@@ -32,6 +32,7 @@ static struct status exchange_local_dispatch(struct moe *m, struct pass *p)
         const int32_t n_rows = m->per_expert[e] - moe_rows_before(m, e);
         if (n_rows > 0) m->work[m->n_work++] = (struct expert_rows){e, (size_t)n_rows};
     }
+    TRY(moe_list_adapters(m, p, p->slots));
     if (moe_takes_codes(m, p)) {
         p->to_slots = p->slots;
         p->spread = moe_spread_codes;

@@ -132,6 +132,30 @@ static struct status exchange_rows_list_runs(struct moe *m, const struct pass *p
     return status_ok();
 }
 
+/* Sends the adapter of each row as the rows were sent. */
+static struct status exchange_adapters(struct moe *m, struct pass *p, const struct run_lists *runs)
+{
+    const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->moe.n_chosen;
+    int32_t *send, *recv;
+    TRY(moe_grow(m, BUF_SENT_ADAPTERS, p->n_out, sizeof *send, &send));
+    TRY(moe_grow(m, BUF_CAME_ADAPTERS, p->n_in, sizeof *recv, &recv));
+    TRY(moe_grow(m, BUF_ROW_ADAPTERS, p->n_in, sizeof *recv, &p->row_adapters));
+    for (size_t i = 0; i < n_choices; i++)
+        if (p->slots[i] >= 0)
+            send[p->slots[i]] = moe_adapter_of(p, p->listed.begin + i / m->o.model->moe.n_chosen);
+    const struct comm_exchange there = {.row_words = 1,
+                                        .send = send,
+                                        .send_counts = m->travel.send.counts,
+                                        .send_displs = m->travel.send.displs,
+                                        .recv = recv,
+                                        .recv_counts = m->travel.recv.counts,
+                                        .recv_displs = m->travel.recv.displs};
+    device_exchange_rows(m->o.kern, m->o.comm, COMM_EP, &there);
+    for (size_t i = 0; i < runs->n; i++)
+        p->row_adapters[runs->by_expert[i]] = recv[runs->by_source[i]];
+    return status_ok();
+}
+
 static struct status exchange_rows_dispatch(struct moe *m, struct pass *p)
 {
     const size_t d = m->o.model->width;
@@ -161,7 +185,7 @@ static struct status exchange_rows_dispatch(struct moe *m, struct pass *p)
                                    .to_stride = d,
                                    .to = p->x};
     op_move_rows(m->o.kern, &rows);
-    return status_ok();
+    return moe_is_adapted(m, p) ? exchange_adapters(m, p, &runs) : status_ok();
 }
 
 /* Sends the results of this rank's experts to the ranks that the rows came from. A counter follows

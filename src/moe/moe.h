@@ -12,6 +12,7 @@
 #include "parallel/comm/comm.h"
 #include "parallel/layout/layout.h"
 #include "tensor/tap.h"
+#include "weights/adapters.h"
 #include "weights/layer.h"
 
 /* All pointers are borrowed. */
@@ -22,8 +23,9 @@ struct moe_options {
     struct comm *comm;
     uint32_t rank; /* in the world */
     const struct capacity_flags *capacity;
-    bool weight_only;      /* quantized weights times f32 activations */
-    const struct tap *tap; /* NULL: nothing is recorded */
+    bool weight_only;                /* quantized weights times f32 activations */
+    const struct tap *tap;           /* NULL: nothing is recorded */
+    const struct adapters *adapters; /* NULL: none */
 };
 
 enum { MOE_LANES = 2 /* calls that may be under way together */ };
@@ -32,16 +34,18 @@ enum { MOE_LANES = 2 /* calls that may be under way together */ };
  * ranks, too, unless each rank has its slice of them (layout_split), as it may if moe_takes_slices.
  * T may be 0 and may differ between replicas. */
 struct moe_rows {
-    size_t n_tokens;        /* T */
-    struct range own;       /* rows of h, shared and the counters: all, or this rank's slice */
-    const float *x;         /* [T, D] normed */
-    struct act_rows *in;    /* the same rows, perhaps already quantized; NULL: only x is given */
-    const float *router_x;  /* [T, D] rows for the router, on every rank; NULL: x */
-    const int32_t *tokens;  /* [T] whose experts a table gives; read if the layer has one */
-    const float *shared;    /* [T, D] is added to the experts' sum; NULL: nothing is added */
-    float *h;               /* [T, D] */
-    int32_t *bad, *dropped; /* [T] the call adds to them */
-    uint64_t *load;         /* [E] the call adds how often this rank's tokens chose each expert */
+    size_t n_tokens;          /* T */
+    struct range own;         /* rows of h, shared and the counters: all, or this rank's slice */
+    const float *x;           /* [T, D] normed */
+    struct act_rows *in;      /* the same rows, perhaps already quantized; NULL: only x is given */
+    const float *router_x;    /* [T, D] rows for the router, on every rank; NULL: x */
+    const int32_t *tokens;    /* [T] whose experts a table gives; read if the layer has one */
+    const uint32_t *adapters; /* [T] 1 + the number of each row's adapter, 0: none; NULL: no row
+                                 has one */
+    const float *shared;      /* [T, D] is added to the experts' sum; NULL: nothing is added */
+    float *h;                 /* [T, D] */
+    int32_t *bad, *dropped;   /* [T] the call adds to them */
+    uint64_t *load;           /* [E] the call adds how often this rank's tokens chose each expert */
 };
 
 struct moe; /* the buffers grow to the size that the largest step needs */

@@ -80,8 +80,8 @@ static struct status codes_memory(struct moe *m, const struct pass *p, enum buff
 bool moe_takes_codes(const struct moe *m, const struct pass *p)
 {
     return m->o.kern->device == NULL && m->o.tap == NULL && !m->o.weight_only &&
-           p->n_in >= p->n_tokens && p->w->gate != NULL && range_count(m->experts) > 0 &&
-           act_codes_alike(&p->w->gate[0], &p->w->up[0]);
+           p->n_in >= p->n_tokens && p->w->gate != NULL && !moe_is_adapted(m, p) &&
+           range_count(m->experts) > 0 && act_codes_alike(&p->w->gate[0], &p->w->up[0]);
 }
 
 struct status moe_spread_codes(struct moe *m, const struct pass *p, struct act_rows *rows)
@@ -118,7 +118,13 @@ static void read_own_inner(struct moe *m, const struct act_rows *inner, struct l
     a->x_stride = inner->stride;
 }
 
-static const struct expert_inner inner_own = {.rows = own_inner_rows, .read = read_own_inner};
+static void adapt_own_inner(struct moe *m, const struct act_rows *inner)
+{
+    moe_adapt_inner(m, inner->x, inner->stride, inner->n);
+}
+
+static const struct expert_inner inner_own = {
+    .rows = own_inner_rows, .read = read_own_inner, .adapt = adapt_own_inner};
 
 /* As own_inner_rows, when the ranks of an expert share the inputs: each reads all columns, and gate
  * [n_in, f] holds this rank's columns. */
@@ -141,25 +147,37 @@ static struct status shared_inner_rows(struct moe *m, const struct pass *p, cons
     return status_ok();
 }
 
+static void share_floats(struct moe *m, const struct act_rows *inner)
+{
+    const struct place_args floats = {.from = inner->x,
+                                      .n_rows = inner->n_rows,
+                                      .width = inner->n,
+                                      .to_stride = inner->n_all,
+                                      .to = (float *)m->sharing.inputs + inner->first};
+    op_place_rows(m->o.kern, &floats);
+}
+
 /* Puts this rank's columns into the shared inputs of the down projection and waits until the other
  * ranks of the experts have done the same. */
 static void read_shared_inner(struct moe *m, const struct act_rows *inner, struct linear_args *a)
 {
-    if (a->xq == NULL) {
-        const struct place_args floats = {.from = inner->x,
-                                          .n_rows = inner->n_rows,
-                                          .width = inner->n,
-                                          .to_stride = inner->n_all,
-                                          .to = (float *)m->sharing.inputs + inner->first};
-        op_place_rows(m->o.kern, &floats);
-    }
+    if (a->xq == NULL) share_floats(m, inner);
     comm_barrier(m->o.comm, COMM_ETP);
     a->x = m->sharing.inputs;
     a->x_stride = inner->n_all;
 }
 
-static const struct expert_inner inner_shared = {.rows = shared_inner_rows,
-                                                 .read = read_shared_inner};
+/* Adapters read floats, which the linear may then replace by quantized values. */
+static void adapt_shared_inner(struct moe *m, const struct act_rows *inner)
+{
+    share_floats(m, inner);
+    comm_barrier(m->o.comm, COMM_ETP); /* all inputs are written */
+    moe_adapt_inner(m, m->sharing.inputs, inner->n_all, inner->n_all);
+    comm_barrier(m->o.comm, COMM_ETP); /* all inputs are read */
+}
+
+static const struct expert_inner inner_shared = {
+    .rows = shared_inner_rows, .read = read_shared_inner, .adapt = adapt_shared_inner};
 
 /* Describes the experts' inputs for the whole pass, with memory for their quantized values;
  * p->spread, if there is one, fills it. */
@@ -183,7 +201,8 @@ static void gated_linears(struct moe *m, const struct pass *p, struct act_rows *
     const bool apart = act_codes_replace(in, p->w->up);
     if (apart) op_linear(m->o.kern, &both[0]);
     both[1].xq = act_codes(m->o.kern, in, p->w->up);
-    if (!apart && m->o.model->swiglu.limit == 0 && p->w->gate_bias == NULL &&
+    const bool is_adapted = m->adapted.n_rows > 0;
+    if (!apart && !is_adapted && m->o.model->swiglu.limit == 0 && p->w->gate_bias == NULL &&
         p->w->up_bias == NULL) {
         const struct gated_args gated = {.gate = both[0],
                                          .up = both[1],
@@ -194,6 +213,7 @@ static void gated_linears(struct moe *m, const struct pass *p, struct act_rows *
         op_gated(m->o.kern, &gated);
     } else {
         op_linears(m->o.kern, both + apart, 2 - apart);
+        if (is_adapted) moe_adapt_gate_up(m, p->x, a->y, up, a->y_stride);
         activate(m, p, a->y_stride, a->y, up);
     }
 }
@@ -231,6 +251,7 @@ static struct status expert_linears(struct moe *m, const struct pass *p, struct 
         gated_linears(m, p, in, &a, &inner, up);
     make_groups(m, p->w->down, m->groups);
     moe_experts_show(m, p, TAP_EXPERT_DOWN, gate, f);
+    if (m->adapted.n_rows > 0) m->inner->adapt(m, &inner);
     a.xq = act_codes(m->o.kern, &inner, p->w->down);
     m->inner->read(m, &inner, &a);
     a.sums = sums;
@@ -269,6 +290,8 @@ static struct status run_linears(struct moe *m, const struct pass *p, const stru
     struct act_rows rows = part_of_rows(&part, in, row0);
     m->work += run.first;
     m->n_work = run.n;
+    m->adapted.run = (struct range){(uint32_t)run.first, (uint32_t)(run.first + run.n)};
+    m->adapted.run_row0 = row0;
     const struct status st =
         expert_linears(m, &part, &rows, sums != NULL ? sums + row0 * (n_out + 1) : NULL);
     m->work = work;
@@ -361,7 +384,9 @@ struct status moe_compute(struct moe *m, struct pass *p)
 struct status moe_run_experts(struct moe *m, struct pass *p)
 {
     mem_ops_fill(m->o.kern, p->bad, 0, p->n_in * sizeof *p->bad);
+    TRY(moe_adapt_begin(m, p));
     TRY(m->add_blocks(m, p));
+    moe_adapt_down(m, p);
     if (p->w->down != NULL && range_count(m->experts) > 0) {
         make_groups(m, p->w->down, m->groups); /* streaming has left the groups of its last run */
         add_biases(m, p->w->down_bias, m->o.model->width, p->y);

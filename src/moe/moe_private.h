@@ -61,7 +61,19 @@ enum buffer {
     BUF_ONES,
     BUF_ZERO,         /* [T, D] the output of zero-computation experts */
     BUF_ZERO_WEIGHTS, /* [T] */
-    BUF_GIVEN,        /* [n, K] the experts that a table gives */
+    BUF_ROW_ADAPTERS, /* [rows in]; BUF_SENT_ADAPTERS: [rows out], BUF_CAME_ADAPTERS: [rows in], of
+                         exchange_of_rows; the rest is struct adapted */
+    BUF_SENT_ADAPTERS,
+    BUF_CAME_ADAPTERS,
+    BUF_ADAPTED_ROWS,
+    BUF_ADAPTED_PAIRS,
+    BUF_ADAPTED_X,
+    BUF_ADAPTED_LOW,
+    BUF_ADAPTED_WIDE,
+    BUF_ADAPTED_SUMS,
+    BUF_ADAPTED_BAD,
+    BUF_ADAPTED_GROUPS,
+    BUF_GIVEN, /* [n, K] the experts that a table gives */
     BUF_COUNT
 };
 
@@ -162,6 +174,31 @@ struct copies {
     int64_t *part_rows; /* [ep] */
 };
 
+/* The rows of one expert that have the same adapter. */
+struct adapter_pair {
+    size_t work;                       /* in m->work, of the whole call */
+    const struct adapter_layer *layer; /* of the adapter */
+    uint32_t expert;                   /* its id */
+    size_t row0, n_rows;               /* among the adapted rows */
+};
+
+/* The rows with an adapter of a call, N of those that this rank computes, by pair. Arrays are
+ * buffers. */
+struct adapted {
+    struct adapter_pair *pairs;  /* [n_pairs] in the order of m->work */
+    size_t n_pairs, n_rows;      /* N; 0: nothing is adapted */
+    int32_t *rows;               /* [N] their numbers among the n_in rows, ascending in a pair */
+    struct linear_group *groups; /* [n_pairs] */
+    float *x;                    /* [N, inputs] */
+    float *low;                  /* [N, R], R the largest rank of an expert's linear */
+    float *wide;                 /* [N, outputs] */
+    int64_t *sums;               /* of `low`, for each rank r of down in turn [N, r + 1], and room;
+                                    NULL: this rank has all K-blocks */
+    int32_t *bad;                /* [N] counters of `low` */
+    struct range run;            /* of m->work: that which expert_linears computes now */
+    size_t run_row0;             /* its first row */
+};
+
 /* The rows that this rank computed in each call so far (moe_rows.c bounds n). */
 struct row_counts {
     uint32_t *of_call; /* [n] owned, one for each call */
@@ -192,7 +229,9 @@ struct pass {
     struct status (*spread)(struct moe *m, const struct pass *p, struct act_rows *rows);
     const int32_t *to_slots; /* [T, K] with moe_spread_codes: the row of each choice among the n_in
                                 rows, negative for none */
-    float *out;              /* [T, D] */
+    int32_t *row_adapters; /* [n_in] 1 + the number of each row's adapter, 0: none; NULL: no adapter
+                              changes the layer's experts */
+    float *out;            /* [T, D] */
     float *zero;    /* [T, D] the output of zero-computation experts, in the rows of moe_zero_rows;
                        NULL: the model has none */
     int32_t *marks; /* [T, 2] */
@@ -235,6 +274,7 @@ struct moe {
     struct limit limit;
     struct copies copies;
     struct row_counts row_counts;
+    struct adapted adapted;
 };
 
 /* A way in which tokens reach their experts. It is chosen when the block is created, the same for
@@ -280,6 +320,9 @@ struct expert_inner {
     /* **Collective (ETP)**, after the rows are quantized. a->x, a->x_stride = the inputs of down.
      */
     void (*read)(struct moe *m, const struct act_rows *inner, struct linear_args *a);
+    /* **Collective (ETP)**, before the rows are quantized, when this rank has adapted rows: calls
+     * moe_adapt_inner with the inputs of down. */
+    void (*adapt)(struct moe *m, const struct act_rows *inner);
 };
 
 extern const struct expert_exchange exchange_local, exchange_in_host, exchange_between_hosts,
@@ -370,6 +413,30 @@ struct status moe_add_output(struct moe *m, const struct pass *p);
 struct status moe_copies_create(struct moe *m);
 void moe_copies_destroy(struct moe *m);
 void moe_take_places(struct moe *m, struct pass *p);
+
+/* moe_adapters.c. Local. True when some adapter changes the layer's experts; the same on all ranks
+ * of the stage. The rows then travel as floats, and p->row_adapters is set. */
+bool moe_is_adapted(const struct moe *m, const struct pass *p);
+
+/* moe_adapters.c. Local. Returns the adapter of a token of the call, as p->row_adapters has it. */
+int32_t moe_adapter_of(const struct pass *p, size_t token);
+
+/* moe_adapters.c. Local. Sets p->row_adapters from the listed tokens, whose choices lie in the rows
+ * slots [listed, K], if the layer is adapted. Errors: STATUS_MEMORY. */
+struct status moe_list_adapters(struct moe *m, struct pass *p, const int32_t *slots);
+
+/* moe_adapters.c. Local. Finds the pairs of p->row_adapters, before the experts' linears. Errors:
+ * STATUS_MEMORY. */
+struct status moe_adapt_begin(struct moe *m, const struct pass *p);
+
+/* moe_adapters.c. Local. For the run of m->work that is computed now: gate and up [n, F] += B (A
+ * x), x [n, D]; and keeps A x of the down projections, x [n, x_stride] being their inputs. */
+void moe_adapt_gate_up(struct moe *m, const float *x, float *gate, float *up, size_t f);
+void moe_adapt_inner(struct moe *m, const float *x, size_t x_stride, size_t n_in);
+
+/* moe_adapters.c. **Collective (ETP)**. p->y += B (A x) of the down projections, after all runs.
+ * Adds the counters of A x to p->bad. */
+void moe_adapt_down(struct moe *m, struct pass *p);
 
 /* moe_rows.c. Local. Notes how many rows this rank computes in a call. Errors: STATUS_MEMORY. */
 struct status moe_note_rows(struct moe *m, size_t n_rows);

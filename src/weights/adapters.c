@@ -15,36 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A tensor of an adapter, and the slab of it that this rank holds. */
-struct adapter_target {
-    const struct ckpt_tensor *tensor;
-    const struct arch_tensor *linear; /* borrowed: its linear's row in the table of tensors */
-    uint32_t layer;                   /* in the model */
-    enum adapter_site site;
-    bool is_b;
-    struct range rows, cols;
-    double scaling;        /* of B */
-    struct packed *packed; /* NULL: this rank holds nothing of it, or it is of kv_b_proj */
-};
-
-struct adapter_loading {
-    const struct weights_source *from; /* its ckpt is the model's */
-    const struct weights *base;
-    struct adapter *adapter;
-    struct ckpt *ckpt;              /* the adapter's */
-    struct js_doc *config;          /* of the adapter */
-    struct weights_cut cut;         /* of this rank's place */
-    struct adapter_target *targets; /* [n_targets] one for each tensor of the file, two for those of
-                                       kv_a_proj_with_mqa */
-    size_t n_targets;
-    struct slab_want *wants; /* [n_wants] */
-    uint32_t *want_target;   /* [n_wants] the target of each want */
-    size_t n_wants;
-    uint32_t max_rank; /* the largest r of the file */
-    uint32_t max_outputs;
-};
-
-enum { ROLES_MAX = 2 /* of one of the model's tensors: kv_a_proj_with_mqa has two */ };
+enum { ROLES_MAX = 2 /* of one linear: those of kv_a_proj_with_mqa, or of gate_up_proj */ };
 
 static const char *const pair_ends[2] = {ADAPTER_A_END, ADAPTER_B_END};
 
@@ -77,15 +48,26 @@ static struct status check_pair(const struct adapter_loading *ld, const struct a
     const struct ckpt_tensor *a = t->is_b ? other : t->tensor, *b = t->is_b ? t->tensor : other;
     const struct arch *m = ld->from->model;
     const uint64_t n_in = arch_dim_size(m, t->linear->cols);
-    const uint64_t n_out = weights_slab(&ld->cut, t->linear).n_rows;
+    const struct weight_spec s = weights_slab(&ld->cut, t->linear);
+    const bool is_joined = adapter_is_joined(t->tensor, t->linear);
+    const bool has_up = is_joined && t->linear->role != WEIGHT_EXPERT_DOWN;
+    const uint64_t n_out = s.n_rows * (has_up ? 2 : 1);
+    const uint64_t r = adapter_rank_of(m, t->linear, a, false), n_outer = is_joined ? 1 : s.n_outer;
+    const uint64_t n_ranks = is_joined ? r * s.n_outer : r; /* columns of B */
+    const uint32_t n_dims = s.is_expert && !is_joined ? 3 : 2;
     const enum dtype dtype = t->tensor->dtype;
     const bool is_plain = t->tensor->quant.kind == QUANT_NONE &&
                           (dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16);
-    if (!is_plain || t->tensor->n_dims != 2)
-        return status_make(STATUS_INPUT, "%s: tensor %s: expected a matrix of f32, f16 or bf16",
-                           ckpt_path(ld->ckpt), t->tensor->name);
-    if (a->n_cols == n_in && b->n_rows == n_out && a->n_rows == b->n_cols &&
-        a->n_rows <= UINT16_MAX)
+    if (!is_plain || t->tensor->n_dims != n_dims || other->n_dims != n_dims)
+        return status_make(STATUS_INPUT, "%s: tensor %s: expected %s of f32, f16 or bf16",
+                           ckpt_path(ld->ckpt), t->tensor->name,
+                           s.is_expert ? "a matrix for each expert" : "a matrix");
+    if (n_dims == 3 && t->tensor->dims[0] != n_outer)
+        return status_make(STATUS_INPUT, "%s: tensor %s: expected %llu experts, found %llu",
+                           ckpt_path(ld->ckpt), t->tensor->name, (unsigned long long)n_outer,
+                           (unsigned long long)t->tensor->dims[0]);
+    if (a->n_cols == n_in && b->n_rows == n_outer * n_out && a->n_rows == n_outer * n_ranks &&
+        b->n_cols == n_ranks && r > 0 && r <= UINT16_MAX)
         return status_ok();
     return status_make(
         STATUS_INPUT,
@@ -139,40 +121,29 @@ static struct status check_alone(const struct adapter_loading *ld, const struct 
 /* Sets `linear` to the name of the linear to which t->tensor belongs, finds it in the model, and
  * checks both. */
 static struct status target_find(const struct adapter_loading *ld, struct adapter_target *t,
-                                 char linear[CKPT_NAME_MAX + 1])
+                                 char linear[CKPT_NAME_MAX + 32])
 {
-    char other[CKPT_NAME_MAX + 32];
+    char module[CKPT_NAME_MAX + 1], other[CKPT_NAME_MAX + 32];
     const char *name = t->tensor->name;
-    t->is_b = ends_with(name, pair_ends[1]);
-    if (!t->is_b && !ends_with(name, pair_ends[0]))
+    if (!adapter_linear_name(ld->from->model, ld->ckpt, t->tensor, linear, &t->is_b))
         return status_make(STATUS_INPUT, "%s: tensor %s: expected A or B of a linear",
                            ckpt_path(ld->ckpt), name);
-    snprintf(linear, CKPT_NAME_MAX + 1, "%.*s", (int)(strlen(name) - strlen(pair_ends[0])), name);
-    snprintf(other, sizeof other, "%s%s", linear, pair_ends[t->is_b ? 0 : 1]);
+    snprintf(module, sizeof module, "%.*s", (int)(strlen(name) - strlen(pair_ends[0])), name);
+    snprintf(other, sizeof other, "%s%s", module, pair_ends[t->is_b ? 0 : 1]);
     TRY(find_linear(ld, linear, t));
     TRY(check_alone(ld, t, linear));
     if (ckpt_find(ld->ckpt, other) == NULL)
         return status_make(STATUS_INPUT, "%s: tensor %s: expected %s beside it",
                            ckpt_path(ld->ckpt), name, other);
     TRY(check_pair(ld, t, ckpt_find(ld->ckpt, other)));
-    TRY(scaling_of(ld, linear, &t->scaling));
+    TRY(scaling_of(ld, module, &t->scaling));
     return check_weight(ld, t);
 }
 
 /* ---- a rank's slabs ---- */
 
-static struct range all_of(uint64_t n)
-{
-    return (struct range){0, (uint32_t)n};
-}
-
-static uint32_t rank_of(const struct adapter_target *t)
-{
-    return (uint32_t)(t->is_b ? t->tensor->n_cols : t->tensor->n_rows);
-}
-
-/* Sets K-blocks and grid of an A of o or down to those of the weight. */
-static struct status take_leaves(const struct adapter_loading *ld, const struct adapter_target *t)
+struct status adapter_take_leaves(const struct adapter_loading *ld, const struct adapter_target *t,
+                                  struct packed *a)
 {
     char name[CKPT_NAME_MAX];
     arch_tensor_name(t->linear, ld->from->model->family, t->layer, name, sizeof name);
@@ -180,15 +151,9 @@ static struct status take_leaves(const struct adapter_loading *ld, const struct 
     if (w == NULL)
         return status_make(STATUS_INPUT, "%s: tensor %s is missing", ckpt_path(ld->from->ckpt),
                            name);
-    t->packed->leaf = w->leaf_elems;
-    t->packed->grid_bits = w->grid_bits;
+    a->leaf = w->leaf_elems;
+    a->grid_bits = w->grid_bits;
     return status_ok();
-}
-
-static struct adapter_layer *layer_of_target(const struct adapter_loading *ld,
-                                             const struct adapter_target *t)
-{
-    return &ld->adapter->layers[t->layer - ld->base->layers.begin];
 }
 
 /* Makes k_b and v_b for the heads of the n_rows rows of kv_b_proj that this rank holds. */
@@ -198,8 +163,8 @@ static struct status heads_cut(struct adapter_loading *ld, const struct adapter_
     const struct arch *m = ld->from->model;
     const uint32_t most = m->attn.kv_lora > m->attn.value_dim ? m->attn.kv_lora : m->attn.value_dim;
     if (most > ld->max_outputs) ld->max_outputs = most;
-    return adapter_heads_make(m, n_rows / arch_dim_unit(m, DIM_KV_B), rank_of(t),
-                              layer_of_target(ld, t));
+    return adapter_heads_make(m, n_rows / arch_dim_unit(m, DIM_KV_B), adapter_target_rank(ld, t),
+                              adapter_layer_of(ld, t));
 }
 
 /* Cuts a tensor as its linear is cut, and sets the shape of its place in the adapter's layer, if
@@ -210,34 +175,39 @@ static struct status target_cut(struct adapter_loading *ld, struct adapter_targe
     const bool row_parallel = t->linear->has_leaves;
     const struct range layers = ld->base->layers;
     if (t->layer < layers.begin || t->layer >= layers.end) return status_ok();
+    if (adapter_is_of_experts(t)) return adapter_experts_cut(ld, t, &s);
     struct adapter_linear *linear =
-        t->site == ADAPTER_K_B ? NULL : &layer_of_target(ld, t)->at[t->site];
-    if (linear != NULL) linear->rank = rank_of(t);
+        t->site == ADAPTER_K_B ? NULL : &adapter_layer_of(ld, t)->at[t->site];
+    if (linear != NULL) linear->rank = adapter_target_rank(ld, t);
     if (!row_parallel && range_count(s.rows) == 0) return status_ok();
-    t->rows = t->is_b && !row_parallel ? s.rows : all_of(t->tensor->n_rows);
-    t->cols = !t->is_b && row_parallel ? s.cols : all_of(t->tensor->n_cols);
+    t->rows = t->is_b && !row_parallel ? s.rows : adapter_all_of(t->tensor->n_rows);
+    t->cols = !t->is_b && row_parallel ? s.cols : adapter_all_of(t->tensor->n_cols);
     if (linear == NULL) return heads_cut(ld, t, range_count(s.rows));
     t->packed = t->is_b ? &linear->b : &linear->a;
     *t->packed = (struct packed){
         .dtype = DTYPE_F32, .n_out = range_count(t->rows), .n_in = range_count(t->cols)};
     if (t->is_b && t->packed->n_out > ld->max_outputs) ld->max_outputs = t->packed->n_out;
-    return !t->is_b && row_parallel ? take_leaves(ld, t) : status_ok();
+    return !t->is_b && row_parallel ? adapter_take_leaves(ld, t, t->packed) : status_ok();
 }
 
 static size_t target_bytes(const struct adapter_loading *ld, const struct adapter_target *t)
 {
     if (range_count(t->rows) == 0 || range_count(t->cols) == 0) return 0;
-    if (t->packed == NULL) return adapter_heads_place(layer_of_target(ld, t), t->is_b, NULL);
+    if (adapter_is_of_experts(t)) return adapter_experts_place(ld, t, NULL);
+    if (t->packed == NULL) return adapter_heads_place(adapter_layer_of(ld, t), t->is_b, NULL);
     return adapter_packed_room(t->packed);
 }
 
 static void target_place(const struct adapter_loading *ld, const struct adapter_target *t,
                          char *memory)
 {
-    if (t->packed == NULL)
-        adapter_heads_place(layer_of_target(ld, t), t->is_b, memory);
-    else
+    if (adapter_is_of_experts(t)) {
+        adapter_experts_place(ld, t, memory);
+    } else if (t->packed == NULL) {
+        adapter_heads_place(adapter_layer_of(ld, t), t->is_b, memory);
+    } else {
         t->packed->data = memory;
+    }
 }
 
 /* Gives all targets their memory in one block, and lists the slabs to read. */
@@ -255,7 +225,7 @@ static struct status targets_place(struct adapter_loading *ld, struct weights_bl
         block->n_used += target_bytes(ld, t);
         ld->want_target[ld->n_wants] = (uint32_t)i;
         ld->wants[ld->n_wants++] = (struct slab_want){.tensor = t->tensor,
-                                                      .n_outer = 1,
+                                                      .n_outer = adapter_n_outer(ld, t),
                                                       .row0 = t->rows.begin,
                                                       .n_rows = range_count(t->rows),
                                                       .col0 = t->cols.begin,
@@ -281,9 +251,9 @@ static void put_adapter_rows(const struct adapter_loading *ld, const struct adap
     const bool one_by_one = is_reordered(ld, t);
     const size_t n_in = range_count(t->cols);
     if (t->packed == NULL) {
-        const struct matrix_rows rows = {
+        const struct matrix_rows all = {
             .data = values, .stride_bytes = n_in * sizeof *values, .row0 = row0, .n = n_rows};
-        adapter_heads_take(ld->from->kern, layer_of_target(ld, t), t->is_b, &rows);
+        adapter_heads_take(ld->from->kern, adapter_layer_of(ld, t), t->is_b, &all);
         return;
     }
     for (size_t i = 0; i < n_rows; i += one_by_one ? 1 : n_rows) {
@@ -309,9 +279,15 @@ static struct status take_adapter_rows(void *ctx, const struct slab_piece *piece
         dtype_to_f32(t->tensor->dtype, (const char *)piece->data + r * piece->stride_bytes, n_in,
                      values + r * n_in);
     for (size_t i = 0; t->is_b && i < n; i++) values[i] = (float)(t->scaling * (double)values[i]);
-    put_adapter_rows(ld, t, values, (size_t)(piece->row - t->rows.begin), (size_t)piece->n_rows);
+    const size_t row0 = (size_t)(piece->row - t->rows.begin), n_rows = (size_t)piece->n_rows;
+    struct status st = status_ok();
+    if (adapter_is_of_experts(t))
+        st =
+            adapter_experts_take(ld, t, piece->outer, &(struct adapter_rows){values, row0, n_rows});
+    else
+        put_adapter_rows(ld, t, values, row0, n_rows);
     mem_free(&values);
-    return status_ok();
+    return st;
 }
 
 static struct status config_open(struct adapter_loading *ld)
@@ -332,11 +308,13 @@ static struct status config_open(struct adapter_loading *ld)
 static struct status targets_add(struct adapter_loading *ld, size_t i)
 {
     const struct arch *m = ld->from->model;
-    char linear[CKPT_NAME_MAX + 1];
+    char linear[CKPT_NAME_MAX + 32];
     size_t from = 0;
     struct adapter_target t = {.tensor = ckpt_tensor_at(ld->ckpt, i)};
     TRY(target_find(ld, &t, linear));
-    if (rank_of(&t) > ld->max_rank) ld->max_rank = rank_of(&t);
+    const uint32_t rank = adapter_target_rank(ld, &t);
+    uint32_t *max_rank = adapter_is_of_experts(&t) ? &ld->max_expert_rank : &ld->max_rank;
+    if (rank > *max_rank) *max_rank = rank;
     while ((t.linear = adapter_row_of(m, t.layer, linear, &from)) != NULL) {
         assert(ld->n_targets < ROLES_MAX * ckpt_tensor_count(ld->ckpt));
         struct adapter_target *to = &ld->targets[ld->n_targets++];
@@ -391,6 +369,7 @@ static struct status adapter_load(const struct weights_source *from, const struc
     if (!status_failed(&st)) st = loader_check_same(ld.ckpt, comm_handle(from->comm, COMM_WORLD));
     if (!status_failed(&st)) st = comm_agree(from->comm, adapter_read(&ld));
     if (ld.max_rank > to->max_rank) to->max_rank = ld.max_rank;
+    if (ld.max_expert_rank > to->max_expert_rank) to->max_expert_rank = ld.max_expert_rank;
     if (ld.max_outputs > to->max_outputs) to->max_outputs = ld.max_outputs;
     to->n_bytes += block->n_used;
     mem_free(&ld.wants);
@@ -408,6 +387,14 @@ static struct status adapters_alloc(size_t n, struct adapters **out)
     return mem_alloc(&(*out)->blocks, n, sizeof *(*out)->blocks, "adapters");
 }
 
+/* Returns the bytes of moe's arrays for the chosen experts of a row (struct adapted). */
+static uint64_t expert_row_bytes(const struct arch *m, const struct adapters *a)
+{
+    const uint64_t wide = m->width > m->moe.ffn ? m->width : m->moe.ffn, r = a->max_expert_rank;
+    const uint64_t floats = 2 * (wide > r ? wide : r) + r;
+    return m->moe.n_chosen * (floats * sizeof(float) + (r + 1) * sizeof(int64_t));
+}
+
 struct status adapters_load(const struct weights_source *from, const struct weights *base,
                             const struct adapter_file *files, size_t n, struct adapters **out)
 {
@@ -419,6 +406,7 @@ struct status adapters_load(const struct weights_source *from, const struct weig
     for (size_t i = 0; !status_failed(&st) && i < n; i++)
         st = adapter_load(from, base, &files[i], a);
     if (status_failed(&st)) adapters_destroy(&a);
+    if (a != NULL && a->max_expert_rank > 0) a->expert_row_bytes = expert_row_bytes(from->model, a);
     *out = a;
     return st;
 }
@@ -428,6 +416,7 @@ static void adapter_free_layers(struct adapter *a, size_t n)
     for (size_t i = 0; a->layers != NULL && i < n; i++) {
         mem_free(&a->layers[i].k_b);
         mem_free(&a->layers[i].v_b);
+        for (int k = 0; k < ADAPTER_EXPERT_LINEARS; k++) mem_free(&a->layers[i].experts[k]);
     }
     mem_free(&a->layers);
 }

@@ -23,8 +23,12 @@ enum adapter_site {
     ADAPTER_K_ROPE, /* the rotated key, which all heads share; must follow ADAPTER_KV_A */
     ADAPTER_SITE_COUNT,
     ADAPTER_K_B = ADAPTER_SITE_COUNT, /* the heads' parts of kv_b_proj: adapter_layer.k_b, v_b */
-    ADAPTER_V_B
+    ADAPTER_V_B,
+    ADAPTER_OF_EXPERTS, /* the next three: adapter_layer.experts[site - ADAPTER_OF_EXPERTS] */
 };
+
+/* The linears of a routed expert, in adapter_layer.experts. */
+enum { ADAPTER_EXPERT_GATE, ADAPTER_EXPERT_UP, ADAPTER_EXPERT_DOWN, ADAPTER_EXPERT_LINEARS };
 
 /* a and b are f32. Rows of B are in the order of the model's checkpoint (arch_rope_in_pairs). Where
  * the adapter leaves the linear alone, or this rank holds none of its outputs (q, k, v, gate, up),
@@ -45,12 +49,21 @@ struct adapter_linear {
  * adds A^T (K_B,h^T q) to K_h^T q, and V_B,h (A x) to V_h x. A head has an adapter_linear for each:
  *     k_b[h]: a = K_B,h^T [r, query_dim - rotary]    b = A^T [kv_lora, r]
  *     v_b[h]: a = A [r, kv_lora]                     b = V_B,h [value_dim, r]
- * with the scaling in the matrix of B. All heads share one A, and one A^T. */
+ * with the scaling in the matrix of B. All heads share one A, and one A^T.
+ *
+ * Routed experts: each rank holds the linears of all experts, so that their places may change
+ * (layout_experts, copies, --expert-replan), and one rank may compute rows of another's experts. Of
+ * a linear that the ranks of an expert share each holds its part: gate, up: a = [r, D]    b = [this
+ * rank's outputs, r] down: a = [r, the weight's inputs on this rank], with K-blocks and grid    b =
+ * [outputs, r] */
 struct adapter_layer {
     struct adapter_linear at[ADAPTER_SITE_COUNT];
     struct adapter_linear *k_b, *v_b; /* owned [heads of this rank]; NULL: kv_b_proj has no adapter,
                                          or this rank has no heads */
     uint32_t n_heads;                 /* of k_b and v_b */
+    struct adapter_linear
+        *experts[ADAPTER_EXPERT_LINEARS]; /* owned [E] by the experts' ids, on every
+                                             rank of the stage; NULL: not adapted */
 };
 
 struct adapter {
@@ -61,11 +74,14 @@ struct adapter {
 
 struct adapters {
     size_t n;
-    struct adapter *all;          /* [n] */
-    uint32_t max_rank;            /* the largest r of any linear of any adapter, in all stages */
-    uint32_t max_outputs;         /* the most outputs of any B on this rank */
-    uint64_t n_bytes;             /* of all weights above on this rank */
-    size_t n_layers;              /* of the stage */
+    struct adapter *all;       /* [n] */
+    uint32_t max_rank;         /* the largest r of any linear of any adapter, in all stages */
+    uint32_t max_outputs;      /* the most outputs of any B on this rank */
+    uint32_t max_expert_rank;  /* both without routed experts, of whose linears this is the largest
+                                  r in all stages; 0: none is adapted */
+    uint64_t n_bytes;          /* of all weights above on this rank */
+    uint64_t expert_row_bytes; /* of the arrays for one row's experts; 0 if max_expert_rank is */
+    size_t n_layers;           /* of the stage */
     struct weights_block *blocks; /* owned memory */
     size_t n_blocks;
 };
@@ -87,12 +103,15 @@ struct status adapters_load(const struct weights_source *from, const struct weig
  * all layers whole. Those that adapters_load would refuse by their names do not count. */
 uint64_t adapters_file_bytes(const struct arch *m, const struct ckpt *c);
 
+/* Local. True when an adapter's checkpoint has linears of routed experts. */
+bool adapters_file_has_experts(const struct ckpt *c);
+
 /* Local. Returns the bytes of the forward pass's arrays for one row; 0 if a is NULL. */
 static inline uint64_t adapters_row_bytes(const struct adapters *a)
 {
     if (a == NULL) return 0;
     return ((uint64_t)a->max_rank + a->max_outputs) * sizeof(float) +
-           ((uint64_t)a->max_rank + 1) * sizeof(int64_t);
+           ((uint64_t)a->max_rank + 1) * sizeof(int64_t) + a->expert_row_bytes;
 }
 
 /* Local. Accepts NULL. */

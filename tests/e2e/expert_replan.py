@@ -13,10 +13,11 @@ from pathlib import Path
 from program import GOLDENS, Shoal, expect, fresh_folder, main_of, write_lines
 
 MOVED = "experts placed anew after"
-# model, layout, ranks, copies: biases of experts (gpt-oss), fp8 as int8, four-bit values, stages with steps in flight
+# model, layout, ranks, copies: biases of experts (gpt-oss), fp8 as int8, four-bit values, stages with steps in flight,
+# and an adapter of the experts in every second line
 CASES = [("mixtral", ["--ep", "2"], 2, 3), ("mixtral", ["--ep", "4"], 4, 4),
          ("mixtral", ["--pp", "2", "--ep", "2"], 4, 2), ("mixtral", ["--dp", "2", "--tp", "2", "--ep", "2"], 4, 0),
-         ("mixtral-int4", ["--dp", "2", "--ep", "2"], 2, 2), ("gpt-oss", ["--ep", "2"], 2, 2),
+         ("mixtral-lora", ["--dp", "2", "--ep", "2"], 2, 2), ("mixtral-int4", ["--dp", "2", "--ep", "2"], 2, 2), ("gpt-oss", ["--ep", "2"], 2, 2),
          ("deepseek-v3-fp8", ["--dp", "2", "--ep", "2"], 2, 2)]
 FLAGS = {"deepseek-v3-fp8": ["--fp8-activations", "int8"]}
 
@@ -27,8 +28,12 @@ class Case:
         fresh_folder(self.work)
         self.input = self.work / "in.jsonl"
         words = ["a a a a a a a a", "the the the the", "a b a b a b a b"]
-        write_lines(self.input, [{"custom_id": f"r{i}", "prompt": words[i % 3], "max_tokens": 12 + i,
-                                  "temperature": 0 if i % 2 else 0.7} for i in range(9)])
+        lines = [{"custom_id": f"r{i}", "prompt": words[i % 3], "max_tokens": 12 + i,
+                  "temperature": 0 if i % 2 else 0.7} for i in range(9)]
+        write_lines(self.input, lines)
+        self.adapted, self.adapter = self.work / "adapted.jsonl", self.work / "adapter.h5"
+        write_lines(self.adapted, [{**line, "adapter": "a"} if i % 2 else line for i, line in enumerate(lines)])
+        self.shoal.must("convert", GOLDENS.parent / "adapters" / "each-expert" / "hf", self.adapter)
         self.whole = {}
 
     def model(self, name):
@@ -38,12 +43,14 @@ class Case:
         if name.endswith("-int4"):
             self.shoal.must("quantize", self.model(name.removesuffix("-int4")), path, "--format", "int4", "--quiet")
         else:
-            self.shoal.must("convert", GOLDENS / name / "hf", path)
+            self.shoal.must("convert", GOLDENS / name.removesuffix("-lora") / "hf", path)
         return path
 
     def generate(self, model, tag, *flags, ranks=0, prompts=None, must=True, journal=False):
         output, found = self.work / f"{tag}.jsonl", self.work / f"{tag}.metrics.json"
         call = self.shoal.must if must else self.shoal
+        if model.endswith("-lora"):
+            prompts, flags = self.adapted, (*flags, "--adapter", f"a={self.adapter}")
         done = call("generate", "--model", self.model(model), "--input", prompts or self.input,
                     "--output", output, "--kv-blocks", "40", "--seed", "3", "--max-batch", "4", "--metrics", found,
                     *FLAGS.get(model, []), *flags, ranks=ranks, journal=journal)
@@ -67,6 +74,8 @@ class Case:
             expect(found["steps"] == 4 and found["moves"] > 0 and found["read_bytes"] > 0, f"{what}: {found}")
             expect(1 <= found["counted_after"] < found["counted_before"], f"{what}: {found}")
             expect(metrics["layout"]["expert_copies"] == copies, str(metrics["layout"]))
+
+        expect(self.one_rank("mixtral-lora") != self.one_rank("mixtral"), "the adapter changes nothing")
 
     def ranks_become_even(self):
         """With a capacity factor ranks do not compute rows for each other's experts, so the rows show the places. A

@@ -131,7 +131,8 @@ QUANTIZED.update(FP8_CODES)
 # format, so that drafts are right and wrong. Their base run has no drafts.
 DRAFTED = {"demo-draft": "int4"}
 # The model named before the last dash, whose lines have these adapters in turn, or none; in as many runs as a family.
-ADAPTED = {"deepseek-v3-lora": ["latent", "latent-heads", "shared-experts"],
+ADAPTED = {"deepseek-v3-lora": ["latent", "latent-heads", "shared-experts", "parameters"],
+           "mixtral-lora": ["each-expert"],
            "deepseek-v3-mtp-lora": ["predicted"],
            "qwen2-moe-lora": ["gated-shared"], "dense-lora": ["attention", "all-linears"]}
 

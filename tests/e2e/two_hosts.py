@@ -125,7 +125,9 @@ class TwoHostsTest:
         rows travel to experts, adapters change the other half's attention and its shared experts meanwhile.
         """
         self.adapted("llama-gqa", ["attention", "all-linears"], ["tp 4"])
-        self.adapted("deepseek-v3", ["latent", "latent-heads", "shared-experts"], ACROSS, "--overlap", "on")
+        names = ["latent", "latent-heads", "shared-experts", "parameters"]
+        self.adapted("deepseek-v3", names, ACROSS, "--overlap", "on")
+        self.adapted("deepseek-v3", names, ["tp 4"], "--ep", 1)  # ranks of both hosts share each expert
 
     def adapted(self, golden, names, layouts, *flags):
         model, plain, lines = (self.work / f"{golden}{end}" for end in (".h5", ".plain.jsonl", ".adapted.jsonl"))

@@ -11,7 +11,7 @@ enum { WIDTH = 40, GROUP = 32, ROOM = 8192, FORMATS = 2 };
 
 static const char *const words[] = {"\xff\xff\xff\xff\xff\xff\xff\xff", "\x40\0\0\0", "\x01", NULL};
 
-static const struct token_format formats[FORMATS] = {{WIDTH, 0}, {WIDTH, GROUP}};
+static const struct token_format formats[FORMATS] = {{WIDTH, 0, false}, {WIDTH, GROUP, false}};
 
 static void begin(struct fuzz_seeds *seeds)
 {

@@ -9,6 +9,7 @@ Runs peft and transformers alone (torch, f32 on the CPU), never shoal. Each adap
 Weights are rounded to the stored type first; the logits are computed in f32 from the rounded ones.
 usage: make_lora_goldens.py [NAME...]      needs torch, transformers and peft (0.21.2)
 """
+import contextlib
 import json
 import platform
 import shutil
@@ -79,6 +80,14 @@ ADAPTERS = {
         r=1, lora_alpha=8, target_modules=SHARED)),
     "renamed-dense": dict(model="llama4", dtype=torch.float16, n_tokens=4, config=dict(
         r=1, lora_alpha=6, target_modules=[f"feed_forward.{linear}" for linear in FFN])),
+    # every expert's linears, under the names of the checkpoint; the experts' parameters; one whose gate and up alternate
+    "each-expert": dict(model="mixtral", dtype=torch.float16, n_tokens=5, by_expert=["w1", "w2", "w3"], config=dict(
+        r=1, lora_alpha=4, target_modules=["w1", "w2", "w3"])),
+    "parameters": dict(model="deepseek-v3", dtype=torch.float16, n_tokens=6, config=dict(
+        r=2, lora_alpha=6, target_modules=["o_proj"], alpha_pattern={"down_proj": 10},
+        target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),
+    "one-parameter": dict(model="gpt-oss", dtype=torch.float16, n_tokens=5, config=dict(
+        r=1, lora_alpha=3, target_modules=[], target_parameters=["mlp.experts.gate_up_proj"])),
     # a model with a prediction layer, which no adapter changes
     "predicted": dict(model="deepseek-v3-mtp", dtype=torch.float16, n_tokens=7, config=dict(
         r=2, lora_alpha=6, target_modules=[*LATENT, *FFN])),
@@ -88,12 +97,19 @@ ADAPTERS = {
 }
 
 
+def adapted_experts(model):
+    return next(m.num_experts for m in model.modules() if isinstance(m, peft.tuners.lora.ParamWrapper))
+
+
 def fill(model, dtype, generator):
     """Fills A and B so that an adapter's outputs are about a third of the linear's."""
     for name, p in model.named_parameters():
         if "lora_" not in name:
             continue
-        std = p.shape[1] ** -0.5 * (0.25 if "lora_B" in name else 1)
+        columns = p.shape[1]
+        if ".experts." in name and "lora_B" in name:  # of each expert
+            columns /= adapted_experts(model)
+        std = columns ** -0.5 * (0.25 if "lora_B" in name else 1)
         p.copy_((torch.randn(p.shape, generator=generator) * std).to(dtype).float())
 
 
@@ -111,24 +127,64 @@ def publish(model, hf, spec):
     config_path.write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
 
 
+def publish_by_expert(checkpoint, hf, spec, generator):
+    """Saves an adapter with A and B for each expert's linears, as peft published it while these were modules."""
+    shutil.rmtree(hf, ignore_errors=True)
+    hf.mkdir(parents=True)
+    tensors, r = {}, spec["config"]["r"]
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        for name, weight in sorted(load_file(path).items()):
+            if ".experts." in name and name.split(".")[-2] in spec["by_expert"]:
+                linear = f"base_model.model.{name.removesuffix('.weight')}"
+                (n_out, n_in), dtype = weight.shape, spec["dtype"]
+                a, b = torch.randn(r, n_in, generator=generator), torch.randn(n_out, r, generator=generator)
+                tensors[f"{linear}.lora_A.weight"] = (a * n_in ** -0.5).to(dtype)
+                tensors[f"{linear}.lora_B.weight"] = (b * r ** -0.5 * 0.25).to(dtype)
+    save_file(tensors, hf / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = dict(LoraConfig(**spec["config"]).to_dict(), base_model_name_or_path=spec["model"], inference_mode=True)
+    config.update(peft_type="LORA", target_modules=sorted(config["target_modules"]))
+    (hf / "adapter_config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
+
+
+@contextlib.contextmanager
+def keep_targets():
+    """Lets targets named gate_proj, up_proj and down_proj be linears alone. With a transformers that joins the
+    routed experts into one parameter, peft would move these targets to the experts.
+    """
+    convert = transformers_weight_conversion.convert_peft_config_for_transformers
+    transformers_weight_conversion.convert_peft_config_for_transformers = lambda *_, **__: None
+    yield
+    transformers_weight_conversion.convert_peft_config_for_transformers = convert
+
+
+def adapt(model, checkpoint, hf, spec, generator):
+    """Returns the model with the adapter, whose files are in hf."""
+    if "by_expert" in spec:
+        publish_by_expert(checkpoint, hf, spec, generator)
+        return peft.PeftModel.from_pretrained(model, hf).eval()
+    with keep_targets():
+        adapted = get_peft_model(model, LoraConfig(**spec["config"])).eval()
+    fill(adapted, spec["dtype"], generator)
+    publish(adapted, hf, spec)
+    return adapted
+
+
 def write_adapter(name, spec):
     folder = HERE / "adapters" / name
     generator = torch.Generator().manual_seed(7)
     with tempfile.TemporaryDirectory() as work:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            checkpoint_of(HERE / "models" / spec["model"], Path(work) / "hf"), dtype=torch.float32).eval()
-    model.set_attn_implementation("eager")
-    ids = torch.randint(0, model.config.get_text_config().vocab_size, (1, spec["n_tokens"]), generator=generator)
-    plain = model(ids).logits[0]
-    adapted = get_peft_model(model, LoraConfig(**spec["config"])).eval()
-    with torch.no_grad():
-        fill(adapted, spec["dtype"], generator)
-        logits = adapted(ids).logits[0]
-        gap, _ = router_gaps(adapted, ids)
+        checkpoint = checkpoint_of(HERE / "models" / spec["model"], Path(work) / "hf")
+        model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+        model.set_attn_implementation("eager")
+        ids = torch.randint(0, model.config.get_text_config().vocab_size, (1, spec["n_tokens"]), generator=generator)
+        plain = model(ids).logits[0]
+        with torch.no_grad():
+            adapted = adapt(model, checkpoint, folder / "hf", spec, generator)
+            logits = adapted(ids).logits[0]
+            gap, _ = router_gaps(adapted, ids)
     largest = logits.abs().max().item()
     moved = ((logits - plain).abs().amax(-1) / largest).min().item()
     assert moved > MOVES_LEAST and (gap is None or gap > ROUTER_GAP_LEAST), (moved, gap)
-    publish(adapted, folder / "hf", spec)
     (folder / "logits.i24").write_bytes(pack_logits(logits.numpy()))
     golden = dict(model=spec["model"], prompt_token_ids=ids[0].tolist(), largest=largest,
                   moved_least=moved, router_gap_min=gap,
@@ -139,15 +195,7 @@ def write_adapter(name, spec):
     print(f"{name}: a row's logits move by {moved:.3f} of the largest or more, router gap {gap}")
 
 
-def keep_targets():
-    """Lets targets named gate_proj, up_proj and down_proj be linears alone. With a transformers that joins the
-    routed experts into one parameter, peft would move these targets to the experts.
-    """
-    transformers_weight_conversion.convert_peft_config_for_transformers = lambda *_, **__: None
-
-
 def main():
-    keep_targets()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     with torch.no_grad():

@@ -245,6 +245,96 @@ static void compare_heads(struct adapted *a, struct range heads, uint32_t layer,
     free(a_t);
 }
 
+/* The tensors of an adapter of experts, and the scalings. */
+struct expert_case {
+    const char *model, *adapter, *linears[ADAPTER_EXPERT_LINEARS];
+    bool is_joined; /* in the matrices of a parameter */
+    double scaling[ADAPTER_EXPERT_LINEARS];
+    uint32_t max_rank, max_expert_rank;
+};
+
+static const struct expert_case *expert_case; /* of the test that runs; or NULL */
+
+/* Reads all of a tensor of experts as f32, and sets *n_rows; owner: the caller, free. */
+static float *read_experts(struct adapted *a, uint32_t layer, int which, char part,
+                           uint32_t *n_rows)
+{
+    char name[128];
+    snprintf(name, sizeof name, "model.layers.%u.%s.lora_%c.weight", layer,
+             expert_case->linears[which], part);
+    const struct ckpt_tensor *t = ckpt_find(a->adapter, name);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+    void *stored = malloc(t->n_bytes);
+    float *values = malloc(t->n_rows * t->n_cols * sizeof *values);
+    CU_ASSERT_EQUAL_FATAL(ckpt_read_tensor(a->adapter, t, stored).code, STATUS_OK);
+    dtype_to_f32(t->dtype, stored, t->n_rows * t->n_cols, values);
+    free(stored);
+    *n_rows = (uint32_t)t->n_rows;
+    return values;
+}
+
+/* Takes A [n_rows, n_cols] of an expert out of a tensor; owner: the caller, free. */
+static float *a_of_expert(const float *all, uint32_t expert, uint32_t n_rows, uint32_t n_cols)
+{
+    const size_t n = (size_t)n_rows * n_cols;
+    float *out = malloc(n * sizeof *out);
+    memcpy(out, all + expert * n, n * sizeof *out);
+    return out;
+}
+
+/* Takes B [n_out, rank] out of the outputs from `first` on of a parameter's B [.., rank * E]. */
+static float *b_of_parameter(const struct adapted *a, const float *all, uint32_t expert,
+                             uint32_t first, uint32_t n_out, uint32_t rank)
+{
+    const uint32_t n_experts = a->arch.moe.n_experts;
+    float *out = malloc((size_t)n_out * rank * sizeof *out);
+    for (uint32_t r = 0; r < n_out; r++)
+        for (uint32_t k = 0; k < rank; k++)
+            out[r * rank + k] = all[((size_t)(first + r) * rank + k) * n_experts + expert];
+    return out;
+}
+
+/* Compares one linear of all experts, whoever holds them. */
+static void compare_experts(struct adapted *a, const struct layout *l, struct layout_place at,
+                            uint32_t layer, int which, const struct adapter_linear *x)
+{
+    const struct arch *m = &a->arch;
+    const bool is_down = which == ADAPTER_EXPERT_DOWN;
+    const uint32_t n_in = is_down ? m->moe.ffn : m->width, n_out = is_down ? m->width : m->moe.ffn;
+    uint32_t n_a, n_b;
+    float *a_all = read_experts(a, layer, which, 'A', &n_a),
+          *b_all = read_experts(a, layer, which, 'B', &n_b);
+    const uint32_t rank = n_a / m->moe.n_experts, first = which == ADAPTER_EXPERT_UP ? n_out : 0;
+    const struct range inner = layout_expert_ffn(l, at.etp), ranks = {0, rank}, all = {0, n_in};
+    const struct range in = is_down && !l->cuts_expert_outputs ? inner : all;
+    const struct range outputs = is_down ? layout_expert_outputs(l, at.etp) : inner;
+    for (uint32_t e = 0; e < m->moe.n_experts; e++) {
+        float *one_a = a_of_expert(a_all, e, rank, n_in);
+        float *one_b = expert_case->is_joined ? b_of_parameter(a, b_all, e, first, n_out, rank)
+                                              : a_of_expert(b_all, e, n_out, rank);
+        CU_ASSERT(x[e].rank == rank && holds(&x[e].a, one_a, n_in, ranks, in, 1));
+        if (range_count(outputs) > 0)
+            CU_ASSERT(holds(&x[e].b, one_b, rank, outputs, ranks, expert_case->scaling[which]));
+        CU_ASSERT_EQUAL(x[e].a.leaf, is_down ? a->layout_model.expert_leaf : 0);
+        free(one_a);
+        free(one_b);
+    }
+    a->n_compared++;
+    free(a_all);
+    free(b_all);
+}
+
+static void compare_layer_experts(struct adapted *a, const struct layout *l, struct layout_place at,
+                                  uint32_t layer, const struct adapter_layer *x)
+{
+    for (int which = 0; which < ADAPTER_EXPERT_LINEARS; which++) {
+        if (expert_case != NULL && a->arch.layer.is_moe[layer])
+            compare_experts(a, l, at, layer, which, x->experts[which]);
+        else
+            CU_ASSERT_PTR_NULL(x->experts[which]);
+    }
+}
+
 /* ---- layouts ---- */
 
 static void load_cut(const struct layout *whole, struct adapted *a, bool in_memory)
@@ -274,6 +364,9 @@ static void load_cut(const struct layout *whole, struct adapted *a, bool in_memo
                 compare_linear(a, l, at, layer, (enum adapter_site)site,
                                &found->all[i].layers[layer - base.layers.begin].at[site]);
         for (uint32_t layer = base.layers.begin; layer < base.layers.end; layer++)
+            compare_layer_experts(a, l, at, layer,
+                                  &found->all[i].layers[layer - base.layers.begin]);
+        for (uint32_t layer = base.layers.begin; layer < base.layers.end; layer++)
             compare_heads(a, layout_heads(l, at.tp), layer,
                           &found->all[i].layers[layer - base.layers.begin]);
     }
@@ -281,6 +374,7 @@ static void load_cut(const struct layout *whole, struct adapted *a, bool in_memo
     const uint64_t counted = found->n * adapters_file_bytes(&a->arch, a->adapter);
     CU_ASSERT(util_n_ranks() > 1 ? found->n_bytes <= counted : found->n_bytes == counted);
     CU_ASSERT_EQUAL(found->max_rank, a->max_rank);
+    CU_ASSERT_EQUAL(found->max_expert_rank, expert_case != NULL ? expert_case->max_expert_rank : 0);
     adapters_destroy(&found);
     CU_ASSERT_PTR_NULL(found);
     comm_stop(&c);
@@ -383,15 +477,52 @@ static void ranks_hold_their_parts_of_latent_attention(void)
     free(a);
 }
 
+static bool output_has(uint32_t layer, enum adapter_site site)
+{
+    (void)layer;
+    return expert_case->is_joined && site == ADAPTER_O;
+}
+
+static void ranks_hold_the_linears_of_all_experts(void)
+{
+    static const struct expert_case cases[] = {
+        {"mixtral",
+         "each-expert",
+         {"block_sparse_moe.experts.w1", "block_sparse_moe.experts.w3",
+          "block_sparse_moe.experts.w2"},
+         false,
+         {4, 4, 4},
+         0,
+         1},
+        {"deepseek-v3",
+         "parameters",
+         {"mlp.experts.base_layer", "mlp.experts.base_layer", "mlp.experts"},
+         true,
+         {3, 3, 5},
+         2,
+         2}};
+    struct adapted *a = malloc(sizeof *a);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        expert_case = &cases[i];
+        adapted_open(a, cases[i].model, cases[i].adapter);
+        a->scaling = heads_scaling;
+        a->has = output_has;
+        a->max_rank = cases[i].max_rank;
+        CU_ASSERT(util_each_layout(&a->layout_model, load_layout, a) > 0 && a->n_compared > 0);
+        adapted_close(a);
+    }
+    expert_case = NULL;
+    free(a);
+}
+
 /* On one rank any allocation may fail, and everything is released. */
-static void every_failed_allocation_is_a_status(void)
+static void fail_allocations(const char *adapter)
 {
     const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = 1, .ep = 1};
     struct kern_table kern;
     struct adapted *a = malloc(sizeof *a);
     struct layout *l = malloc(sizeof *l);
-    if (util_n_ranks() > 1) goto out;
-    adapted_open(a, "deepseek-v3", "latent");
+    adapted_open(a, "deepseek-v3", adapter);
     CU_ASSERT_EQUAL_FATAL(layout_build(&a->layout_model, 1, &flags, l).code, STATUS_OK);
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
     struct comm *c = util_comm(l, 0);
@@ -415,9 +546,15 @@ static void every_failed_allocation_is_a_status(void)
     CU_ASSERT(n_failed > 50 && n_failed < 9999);
     comm_stop(&c);
     adapted_close(a);
-out:
     free(l);
     free(a);
+}
+
+static void every_failed_allocation_is_a_status(void)
+{
+    if (util_n_ranks() > 1) return;
+    fail_allocations("latent");
+    fail_allocations("parameters");
 }
 
 /* ---- refusals ---- */
@@ -517,6 +654,9 @@ static void adapters_that_do_not_fit_are_refused_by_name(void)
         {"phi3", "model.layers.0.self_attn.qkv_proj", 4, 64, 128, 4, "published as one tensor"},
         {"apertus", "model.layers.0.mlp.up_proj", 4, 64, 96, 4, "FFN without a gate"},
         {"qwen3-moe", "model.layers.0.mlp.gate", 4, 64, 8, 4, "adapters of routers"},
+        {"deepseek-v3", "model.layers.1.mlp.experts", 24, 64, 32, 24, "no such linear"},
+        {"deepseek-v3", "model.layers.1.mlp.experts", 25, 64, 64, 25, "[25, 64] and [64, 25]"},
+        {"deepseek-v3", "model.layers.1.mlp.experts.up_proj", 4, 64, 32, 4, "A [r, 64] and B"},
         {"deepseek-v3", "model.layers.1.mlp.gate", 4, 64, 12, 4, "adapters of routers"},
         {"deepseek-v3", "model.layers.1.self_attn.kv_a_proj_with_mqa", 4, 64, 32, 4,
          "A [r, 64] and B [48, r]"},
@@ -556,6 +696,8 @@ void suite_adapters(CU_pSuite suite)
                 ranks_hold_their_parts_of_all_linears);
     CU_add_test(suite, "ranks hold their parts of latent attention",
                 ranks_hold_their_parts_of_latent_attention);
+    CU_add_test(suite, "ranks hold the linears of all experts",
+                ranks_hold_the_linears_of_all_experts);
     CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);
     CU_add_test(suite, "adapters that do not fit are refused by name",
                 adapters_that_do_not_fit_are_refused_by_name);

@@ -199,7 +199,7 @@ static void tokens_travel_once(void)
         const struct moe_traffic t = run(w, &x, &kern, n, h);
         CU_ASSERT(none.n_tokens == 0 && none.dispatch_bytes == 0 && none.combine_bytes == 0);
         CU_ASSERT_EQUAL(memcmp(alone, h, (size_t)TOKENS * w->width * sizeof *h), 0);
-        const struct wire_shape shape = {{w->width, GROUP}, E, K, w->router, n};
+        const struct wire_shape shape = {{w->width, GROUP, false}, E, K, w->router, n};
         const struct wire_bytes random = wire_bytes_of(&shape);
         const double there = (double)t.dispatch_bytes / (double)t.n_tokens,
                      back = (double)t.combine_bytes / (double)t.n_tokens;

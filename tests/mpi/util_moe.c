@@ -158,7 +158,7 @@ static bool stands_on(const struct layout *l, struct layout_place mine, int32_t 
 static int64_t bytes_of_tokens(const struct layout *l, uint32_t rank, const struct trial *t,
                                enum hosts hosts)
 {
-    const struct token_format f = {D, 0};
+    const struct token_format f = {D, 0, false};
     const struct layout_place p = layout_place_of(l, rank);
     const struct range replica = tokens_of(l, t->c, p.dp);
     const struct range own = layout_split(range_count(replica), 1, l->tp, p.tp);

@@ -166,11 +166,41 @@ static void other_adapters_are_refused_by_name(void)
          "'base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight' beside it"},
         {true, "layers.0.self_attn.q_proj.lora_A", "layers.0.self_attn.q_proj.lora_0",
          "q_proj.lora_0.weight': only adapters of A and B"},
-        {true, "self_attn.q_proj", "x.experts.1.proj", "adapters of experts"},
+        {true, "self_attn.q_proj", "x.experts.1.proj", "expected expert 0 of 1, found 1"},
+        {true, "self_attn.q_proj", "x.experts.q_proj", "expected the number of an expert"},
+        {false, "\"target_parameters\": null", "\"target_parameters\": [\"gate.weight\"]",
+         "field \"target_parameters\": expected experts.gate_up_proj"},
         {true, "base_model.model.model.layers", "main_model.model.model.layers",
          "only adapters of A and B"},
     };
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) try_refusal(&refusals[i]);
+    scratch_clear();
+}
+
+/* Text replaced in the config of a golden adapter of experts, and the sentence of the error. */
+static void adapters_of_unequal_experts_are_refused(void)
+{
+    static const struct {
+        const char *golden, *from, *to, *sentence;
+    } cases[] = {{"each-expert", "\"alpha_pattern\": {}",
+                  "\"alpha_pattern\": {\"experts.1.w1\": 8}",
+                  "experts.1.w1.lora_A.weight': expected the rank and the scaling of expert 0"},
+                 {"each-expert", "\"alpha_pattern\": {}", "\"alpha_pattern\": {\"w1\": 8}", NULL},
+                 {"parameters", "\"r\": 2", "\"r\": 7", "[r, inputs], r = 7"},
+                 {"parameters", "\"down_proj\": 10", "\".*\\\\.down_proj\": 10", NULL}};
+    char path[480];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        mkdir(scratch("bad"), 0700);
+        snprintf(path, sizeof path, GOLDEN "%s/hf/adapter_config.json", cases[i].golden);
+        put_replaced(path, scratch("bad/adapter_config.json"), cases[i].from, cases[i].to);
+        snprintf(path, sizeof path, GOLDEN "%s/hf/adapter_model.safetensors", cases[i].golden);
+        put_replaced(path, scratch("bad/adapter_model.safetensors"), "", "");
+        const struct status st = convert(scratch("bad"), "bad.h5");
+        CU_ASSERT_EQUAL(st.code, cases[i].sentence != NULL ? STATUS_INPUT : STATUS_OK);
+        const bool said = cases[i].sentence == NULL || strstr(st.text, cases[i].sentence) != NULL;
+        CU_ASSERT(said);
+        if (!said) fprintf(stderr, "\n  %s\n", st.text);
+    }
     scratch_clear();
 }
 
@@ -213,6 +243,8 @@ void suite_peft(CU_pSuite suite)
     CU_add_test(suite, "tensors keep their bytes", tensors_keep_their_bytes);
     CU_add_test(suite, "scalings are those of peft", scalings_are_those_of_peft);
     CU_add_test(suite, "other adapters are refused by name", other_adapters_are_refused_by_name);
+    CU_add_test(suite, "adapters of unequal experts are refused",
+                adapters_of_unequal_experts_are_refused);
     CU_add_test(suite, "a tokenizer is left out and a model refused",
                 a_tokenizer_is_left_out_and_a_model_refused);
     CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);

@@ -118,9 +118,9 @@ static void tokens_cost_as_little_as_they_should(void)
 
 static void blocks_of_tokens_are_read_as_written(void)
 {
-    static const struct token_format formats[] = {{70, 0}, {70, 32}};
+    static const struct token_format formats[] = {{70, 0, false}, {70, 32, false}, {70, 0, true}};
     _Alignas(ALIGN) static char memory[1 << 14];
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         const struct token_format *f = &formats[i];
         struct token_block b = token_block_at(f, 5, 9, memory), in;
         CU_ASSERT_FATAL(b.n_bytes <= sizeof memory && b.n_bytes % ALIGN == 0);
@@ -131,7 +131,9 @@ static void blocks_of_tokens_are_read_as_written(void)
         CU_ASSERT(in.n_rows == 5 && in.n_choices == 9 && in.n_bytes == b.n_bytes);
         CU_ASSERT(in.rows == b.rows && in.scales == b.scales && in.weights == b.weights);
         CU_ASSERT((char *)(b.weights + 9) <= memory + b.n_bytes);
-        CU_ASSERT_EQUAL(token_row_bytes(f), i == 0 ? 280 : 96 + 12);
+        CU_ASSERT(i < 2 || (char *)(b.adapters + 5) <= memory + b.n_bytes);
+        CU_ASSERT(in.adapters == b.adapters && (i < 2 || b.adapters >= (uint32_t *)b.weights + 9));
+        CU_ASSERT_EQUAL(token_row_bytes(f), i != 1 ? 280 : 96 + 12);
         CU_ASSERT_FALSE(token_block_read(f, memory, b.n_bytes - 1, &in));
         CU_ASSERT_FALSE(token_block_read(f, memory, ALIGN - 1, &in));
         b.n_chosen[3] = 2;

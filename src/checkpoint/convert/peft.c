@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { FILE_BYTES_MAX = 16 << 20, RANK_MAX = 1 << 16 };
@@ -29,9 +30,10 @@ static const char *const inert[] = {"auto_mapping",      "base_model_name_or_pat
                                     "task_type",         NULL};
 
 /* Fields that are read or checked by name below. */
-static const char *const known[] = {"alpha_pattern", "bias",       "init_lora_weights",
-                                    "lora_alpha",    "peft_type",  "r",
-                                    "rank_pattern",  "use_rslora", NULL};
+static const char *const known[] = {
+    "alpha_pattern", "bias", "init_lora_weights", "lora_alpha",
+    "peft_type",     "r",    "rank_pattern",      "target_parameters",
+    "use_rslora",    NULL};
 
 /* ---- the folder ---- */
 
@@ -90,11 +92,34 @@ static bool pair_part(const char *name, const char **module, size_t *n_module, b
     return *is_b || strcmp(name + n - n_end, ends[0]) == 0;
 }
 
+/* Returns the number of an expert in a name, and sets *n to its digits; NULL: there is none. */
+static const char *expert_digits(const char *name, size_t *n)
+{
+    static const char before[] = ".experts.";
+    const char *at = strstr(name, before);
+    if (at == NULL) return NULL;
+    at += strlen(before);
+    *n = strspn(at, "0123456789");
+    return *n > 0 && at[*n] == '.' ? at : NULL;
+}
+
+/* True for a module of experts whose linears are parameters (target_parameters). peft wraps the
+ * module once for each parameter: gate_up_proj inside, as "base_layer", if both have adapters. */
+static bool is_of_parameter(const char *module, size_t n)
+{
+    static const char *const ends[] = {".experts", ".experts.base_layer"};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        const size_t n_end = strlen(ends[i]);
+        if (n > n_end && memcmp(module + n - n_end, ends[i], n_end) == 0) return true;
+    }
+    return false;
+}
+
 struct status peft_tensor_name(const char *name, char *out, size_t n)
 {
     char text[CKPT_NAME_MAX + 64];
     const char *module;
-    size_t n_module;
+    size_t n_module, n_digits;
     bool is_b;
     if (strlen(name) >= CKPT_NAME_MAX)
         return status_make(STATUS_INPUT, "tensor '%.100s...': its name is too long", name);
@@ -104,9 +129,9 @@ struct status peft_tensor_name(const char *name, char *out, size_t n)
                            "(base_model.model.NAME.lora_A.weight and lora_B.weight)",
                            name);
     }
-    if (strstr(module, ".experts.") != NULL)
-        return status_make(STATUS_INPUT, "tensor '%s': adapters of experts are not implemented",
-                           name);
+    if (strstr(module, ".experts.") != NULL && expert_digits(module, &n_digits) == NULL &&
+        !is_of_parameter(module, n_module))
+        return status_make(STATUS_INPUT, "tensor '%s': expected the number of an expert", name);
     published_text_name(module, text, sizeof text);
     published_base_name(text, out, n);
     return status_ok();
@@ -181,6 +206,14 @@ static struct status check_initialization(const struct js_node *root)
         "base model as they are");
 }
 
+/* A pattern's key without the beginning that peft writes before gate_up_proj, which says nothing.
+ */
+static const char *pattern_key(const char *key)
+{
+    static const char any[] = ".*\\.";
+    return strncmp(key, any, strlen(any)) == 0 ? key + strlen(any) : key;
+}
+
 /* Checks the keys and values of rank_pattern or alpha_pattern. peft takes a key as a regular
  * expression for the end of a module's name after a dot; only keys of letters, digits, underscores
  * and dots are accepted. */
@@ -194,12 +227,29 @@ static struct status check_pattern(const struct js_node *root, const char *key)
     if (js_type(pattern) == JS_NULL) return status_ok();
     if (js_type(pattern) != JS_OBJECT) return refuse_field(key, pattern, "an object");
     while (js_next(pattern, &it, &module, &value)) {
+        module = pattern_key(module);
         if (module[0] == '\0' || module[strspn(module, plain)] != '\0')
             return status_make(STATUS_INPUT,
                                "field \"%s\": expected names of modules, or their ends after a "
                                "dot, found the pattern \"%.80s\"",
                                key, module);
         if (!js_number(value, &number) || !(number > 0)) return refuse_field(key, value, "numbers");
+    }
+    return status_ok();
+}
+
+/* Checks that target_parameters names only the parameters of experts. */
+static struct status check_parameters(const struct js_node *root)
+{
+    static const char *const names[] = {"experts.gate_up_proj", "experts.down_proj", "gate_up_proj",
+                                        "down_proj", NULL};
+    const struct js_node *list = js_get(root, "target_parameters");
+    for (size_t i = 0; !is_off(list) && i < js_count(list); i++) {
+        const char *text = js_string(js_at(list, i), NULL);
+        const char *end = text != NULL ? strstr(text, "experts.") : NULL;
+        if (text != NULL && is_listed_key(names, end != NULL ? end : text)) continue;
+        return refuse_field("target_parameters", list,
+                            "experts.gate_up_proj and experts.down_proj alone");
     }
     return status_ok();
 }
@@ -216,6 +266,7 @@ static struct status check_peft_fields(const struct js_node *root)
     TRY(check_initialization(root));
     TRY(check_pattern(root, "rank_pattern"));
     TRY(check_pattern(root, "alpha_pattern"));
+    TRY(check_parameters(root));
     value = js_get(root, "use_rslora");
     if (!js_bool(value, &flag) && !is_off(value))
         return refuse_field("use_rslora", value, "a switch");
@@ -241,6 +292,7 @@ static const struct js_node *pattern_of(const struct js_node *pattern, const cha
     const char *key;
     const struct js_node *value;
     while (js_next(pattern, &it, &key, &value)) {
+        key = pattern_key(key);
         const size_t n = strlen(key);
         if (n > n_module || memcmp(module + n_module - n, key, n) != 0) continue;
         if (n == n_module || module[n_module - n - 1] == '.') return value;
@@ -266,6 +318,28 @@ static struct status scale_of(const struct js_node *root, const char *module, si
     return status_ok();
 }
 
+/* As scale_of, for a module that may be experts' parameters. */
+static struct status scale_of_module(const struct js_node *root, const struct safetensors *tensors,
+                                     const char *module, size_t n, struct peft_scale *out)
+{
+    static const char inner[] = ".base_layer";
+    char name[2 * CKPT_NAME_MAX];
+    if (!is_of_parameter(module, n)) return scale_of(root, module, n, out);
+    const bool is_inner =
+        n > strlen(inner) && memcmp(module + n - strlen(inner), inner, strlen(inner)) == 0;
+    const int n_experts = (int)(is_inner ? n - strlen(inner) : n);
+    snprintf(name, sizeof name, "base_model.model.%.*s%s.lora_A.weight", n_experts, module, inner);
+    bool is_down = !is_inner && safetensors_find(tensors, name) != NULL;
+    const struct js_node *list = js_get(root, "target_parameters");
+    if (!is_inner && !is_down && js_count(list) > 0) {
+        const char *only = js_string(js_at(list, 0), NULL);
+        is_down = strstr(only, "down_proj") != NULL;
+    }
+    const int n_name = snprintf(name, sizeof name, "%.*s.%s", n_experts, module,
+                                is_down ? "down_proj" : "gate_up_proj");
+    return scale_of(root, name, (size_t)n_name, out);
+}
+
 /* ---- tensors ---- */
 
 /* Checks one tensor of a pair: its type, its shape by the rank, and that the pair's other tensor
@@ -279,17 +353,45 @@ static struct status check_tensor(const struct js_node *root, const struct safet
     bool is_b;
     TRY(peft_tensor_name(t->name, name, sizeof name));
     (void)pair_part(t->name, &module, &n_module, &is_b);
-    TRY(scale_of(root, module, n_module, scale));
+    TRY(scale_of_module(root, tensors, module, n_module, scale));
     snprintf(other, sizeof other, "%.*s.lora_%c.weight", (int)(module - t->name + (long)n_module),
              t->name, is_b ? 'A' : 'B');
     if (safetensors_find(tensors, other) == NULL)
         return status_make(STATUS_INPUT, "tensor '%s': expected '%s' beside it", t->name, other);
     if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_BF16)
         return status_make(STATUS_INPUT, "tensor '%s': expected F32, F16 or BF16", t->name);
-    if (t->n_dims == 2 && t->dims[is_b ? 1 : 0] == (uint64_t)scale->rank) return status_ok();
+    const bool is_joined = is_of_parameter(module, n_module);
+    const uint64_t r = t->n_dims == 2 ? t->dims[is_b ? 1 : 0] : 0;
+    if (is_joined && r > 0 && r % (uint64_t)scale->rank == 0) return status_ok();
+    if (!is_joined && r == (uint64_t)scale->rank) return status_ok();
     return status_make(STATUS_INPUT, "tensor '%s': expected %s, %s = %lld by %s", t->name,
                        is_b ? "[outputs, r]" : "[r, inputs]", "r", (long long)scale->rank,
                        config_name);
+}
+
+/* Refuses an expert whose linear has another rank or scaling than that of expert 0. Takes the
+ * number of the expert out of the tensor's name, and sets *is_first to whether it is 0. */
+static struct status check_expert(const struct js_node *root, const struct safetensors_tensor *t,
+                                  const struct peft_scale *scale, char *name, bool *is_first)
+{
+    char first[CKPT_NAME_MAX];
+    const char *module;
+    size_t n, n_module;
+    bool is_b;
+    struct peft_scale of_first;
+    const char *digits = expert_digits(t->name, &n);
+    *is_first = true;
+    if (digits == NULL) return status_ok();
+    snprintf(first, sizeof first, "%.*s0%s", (int)(digits - t->name), t->name, digits + n);
+    (void)pair_part(first, &module, &n_module, &is_b);
+    TRY(scale_of(root, module, n_module, &of_first));
+    if (of_first.rank != scale->rank || of_first.scaling != scale->scaling)
+        return status_make(STATUS_INPUT,
+                           "tensor '%s': expected the rank and the scaling of expert 0", t->name);
+    *is_first = strtoul(digits, NULL, 10) == 0;
+    char *own = strstr(name, ".experts.") + strlen(".experts.");
+    memmove(own, own + n + 1, strlen(own + n + 1) + 1);
+    return status_ok();
 }
 
 /* Checks all tensors, and appends the scalings that differ from the adapter's. */
@@ -303,10 +405,13 @@ static struct status put_scalings(const struct js_node *root, const struct safet
         const struct safetensors_tensor *t = safetensors_at(tensors, i);
         struct peft_scale scale;
         char name[CKPT_NAME_MAX];
+        bool is_first;
         TRY(check_tensor(root, tensors, t, &scale));
         TRY(peft_tensor_name(t->name, name, sizeof name));
+        TRY(check_expert(root, t, &scale, name, &is_first));
         char *end = strstr(name, ".lora_A.weight");
-        if (end == NULL || scale.scaling == usual) continue; /* a pair once, by its A */
+        /* a pair once, by its A, and of experts by the first */
+        if (end == NULL || !is_first || scale.scaling == usual) continue;
         *end = '\0';
         strbuf_puts(out, n_put++ > 0 ? ", " : "");
         strbuf_json_string(out, name, strlen(name));

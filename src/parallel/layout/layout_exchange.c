@@ -46,7 +46,7 @@ static uint64_t n_hosts(const struct layout *l)
 struct wire_shape layout_wire_shape(const struct layout *l)
 {
     const struct arch *m = l->model.arch;
-    return (struct wire_shape){.format = {m->width, l->model.expert_code_group},
+    return (struct wire_shape){.format = {m->width, l->model.expert_code_group, false},
                                .n_experts = m->moe.n_experts,
                                .n_chosen = m->moe.n_chosen,
                                .router = m->moe.router,

@@ -6,7 +6,7 @@
 
 enum {
     LINE = 64,
-    TOKEN_PARTS = 6, /* parts of a token block, each padded to whole lines */
+    TOKEN_PARTS = 6, /* parts of a token block without adapters, each padded to whole lines */
 };
 
 static size_t lines(size_t n_bytes)
@@ -24,7 +24,7 @@ static size_t token_bytes(const struct exchange_shape *s, size_t n_rows, size_t 
                           size_t n_blocks)
 {
     return token_block_at(&s->format, n_rows, n_choices, NULL).n_bytes +
-           n_blocks * TOKEN_PARTS * LINE;
+           n_blocks * (TOKEN_PARTS + (s->format.has_adapters ? 1 : 0)) * LINE;
 }
 
 /* Returns the same for blocks of sums, each packed by n_runs threads. */

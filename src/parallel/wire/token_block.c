@@ -47,6 +47,7 @@ struct token_block token_block_at(const struct token_format *f, size_t n_rows, s
     b.n_chosen = block_part_at(at, &n, n_rows * sizeof *b.n_chosen);
     b.places = block_part_at(at, &n, n_choices * sizeof *b.places);
     b.weights = block_part_at(at, &n, n_choices * sizeof *b.weights);
+    b.adapters = block_part_at(at, &n, f->has_adapters ? n_rows * sizeof *b.adapters : 0);
     b.n_bytes = n;
     return b;
 }

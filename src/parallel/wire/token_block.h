@@ -3,6 +3,7 @@
  * that the exchange sends.
  *
  *     head | rows: int8 values, or floats | scales | choices of each row | places | weights
+ *     | adapters
  *
  * Each part begins at a multiple of 64 bytes; the sizes follow from the counts in the head. A token
  * is in a block once, with one or more choices. Called by exchange_hosts.c and by the plan. */
@@ -15,9 +16,10 @@
 
 /* The format of a row. */
 struct token_format {
-    size_t width;   /* D */
-    uint32_t group; /* values are int8 in groups of this size, each with a scale; 0: values are
-                       floats */
+    size_t width;      /* D */
+    uint32_t group;    /* values are int8 in groups of this size, each with a scale; 0: values are
+                          floats */
+    bool has_adapters; /* each row has an adapter's number */
 };
 
 struct token_block {
@@ -27,6 +29,7 @@ struct token_block {
     uint16_t *n_chosen; /* [n_rows] choices of each row */
     uint16_t *places;   /* [n_choices] of the experts */
     float *weights;     /* [n_choices] */
+    uint32_t *adapters; /* [n_rows] 1 + the number of the row's adapter, 0: none; if has_adapters */
 };
 
 /* Local. Returns the number of values of a row, with the last group padded; and of its groups (0
