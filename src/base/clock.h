@@ -1,4 +1,4 @@
-/* Monotonic time. No result depends on it. */
+/* Monotonic time, and the CPU time of a thread. No result depends on them. */
 #ifndef SHOAL_BASE_CLOCK_H
 #define SHOAL_BASE_CLOCK_H
 

@@ -22,7 +22,7 @@
     X(LOGPROBS_FILE, "logprobs_file")   /* FILE.h5 is complete and not yet in its place */         \
     X(RESUME, "resume")                 /* a row of an earlier run is taken over */                \
     X(EXPERT_READ, "expert_read")       /* an expert was read from its packed copy */              \
-    X(TIER_READ, "tier_read")           /* a KV block was read from --kv-tier */                   \
+    X(TIER_READ, "tier_read")           /* a KV block was read from disk (kv_tier.h) */            \
     X(STEP, "step")                     /* a step is planned */                                    \
     X(DRAIN, "drain")                   /* running requests are written to the journal */          \
     X(FINISH, "finish")                 /* the output is durable; the journal does not say so yet */

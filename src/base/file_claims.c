@@ -312,8 +312,8 @@ static void file_claims_drop(struct claim *k)
     free_names(k);
 }
 
-/* Adds the claim to those that the thread renews, and starts the thread if none runs. Owns the
- * claim afterwards, unless this fails. */
+/* Adds the claim to those that the thread renews, and starts the thread if none runs. Afterwards c
+ * owns the claim, unless this fails. */
 static struct status file_claims_keep(struct file_claims *c, const struct claim *k)
 {
     pthread_mutex_lock(&c->mutex);

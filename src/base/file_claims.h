@@ -15,15 +15,16 @@
 struct file_claims;
 
 /* Local. Makes an empty set of claims. job: the batch job's name, for other jobs to read ("Slurm
- * job 17"); NULL: none. launcher: the MPI launcher that started this process, which ends when the
- * launcher does; 0: none. Errors: STATUS_MEMORY. */
+ * job 17"); NULL: none. launcher: the pid of the MPI launcher that started this process, so that
+ * other jobs can tell when it is gone; 0: none. Errors: STATUS_MEMORY. */
 struct status file_claims_create(const char *job, int32_t launcher, struct file_claims **out);
 
 /* Local. Claims the file `path`; `what` (borrowed) names it in sentences ("output"). Does nothing
  * for a device or a pipe. When no lease can be made beside the file, logs a warning and goes on
- * without one. May wait, after a log line: up to 15 s for a process that was killed or whose
- * launcher is gone, up to LEASE_STALE_S for a lease of another host. Errors: STATUS_USAGE (another
- * process has the file; the sentence names it), STATUS_IO, STATUS_MEMORY. */
+ * without one. May wait: up to 0.3 s for any other process to end; after a log line up to 15 s for
+ * one that was killed or whose launcher is gone, and up to LEASE_STALE_S for a lease of another
+ * host. Errors: STATUS_USAGE (another process has the file; the sentence names it), STATUS_IO,
+ * STATUS_MEMORY. */
 struct status file_claims_add(struct file_claims *c, const char *what, const char *path);
 
 /* Local, any thread. Errors: STATUS_IO when another job has taken over a claim because this process

@@ -41,7 +41,7 @@ struct lease_owner lease_owner_self(const char *job, int32_t launcher);
 void lease_owner_describe(const struct lease_owner *o, char *out, size_t n_bytes);
 
 enum lease_state {
-    LEASE_GONE,    /* there is no lease */
+    LEASE_GONE,    /* there is no lease, or it was replaced during the look */
     LEASE_VOID,    /* its owner is gone */
     LEASE_HELD,    /* its owner runs */
     LEASE_ENDING,  /* held, but the owner was killed or lost its launcher: it ends within seconds */

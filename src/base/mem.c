@@ -10,8 +10,8 @@
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
-/* Test hook, the only state here. Atomic because the watchdog's thread may allocate at the same
- * time as the main one. */
+/* Test hook, the only state here. Atomic because other threads may allocate at the same time as the
+ * main one (background.h). */
 static _Atomic uint64_t n_allocations;
 static _Atomic uint64_t fail_at;
 

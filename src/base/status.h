@@ -1,6 +1,7 @@
-/* A status: a code and one sentence for people. Returned by value; every failure that is not a bug
- * travels as one. The sentence says what failed and where, what was expected and what was found.
- * Does not print and does not exit: commands turn a code into an exit status with status_exit. */
+/* A status: a code and one sentence for people. Returned by value; every failure travels as one,
+ * except bugs that an assert finds. The sentence says what failed and where, what was expected and
+ * what was found. Does not print and does not exit: commands turn a code into an exit status with
+ * status_exit. */
 #ifndef SHOAL_BASE_STATUS_H
 #define SHOAL_BASE_STATUS_H
 
@@ -40,7 +41,8 @@ struct status status_ok(void);
 struct status status_make(enum status_code code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Local. Returns `inner` with "what: " before its sentence and the same code. OK stays OK. */
+/* Local. Returns `inner` with a printf-formatted text and ": " before its sentence, and the same
+ * code. OK stays OK. */
 struct status status_wrap(struct status inner, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -29,7 +29,8 @@ void strbuf_printf(struct strbuf *s, const char *format, ...) __attribute__((for
  * the backslash are escaped; bytes that are not UTF-8 become U+FFFD (one per maximal bad part). */
 void strbuf_json_string(struct strbuf *s, const char *bytes, size_t n);
 
-/* Appends the shortest decimal that reads back as the same float; "null" for NaN and infinities. */
+/* Appends the shortest decimal that reads back as the same float (that of a subnormal may have more
+ * digits than needed); "null" for NaN and infinities. */
 void strbuf_json_float(struct strbuf *s, float x);
 
 #endif

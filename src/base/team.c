@@ -57,7 +57,7 @@ struct team {
     uint32_t parts_each, n_threads;
     _Atomic uint32_t n_used;
     struct claim *claims;    /* owned [n_threads] */
-    struct worker *workers;  /* owned [n_threads]; 0 is the owner */
+    struct worker *workers;  /* owned [n_threads]; [0]: the thread that made the team, its owner */
     bool is_running;         /* read and written by the owner: a job must not start another job */
     void (*poll)(void *ctx); /* called by the owner after each part or span; NULL: none */
     void *poll_ctx;

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* Returns the length of a sequence with this lead byte, and the range of its second byte. */
+/* Returns the length of a sequence with this lead byte, and the range of its second byte; 0: no
+ * sequence begins with it. */
 static size_t lead_info(unsigned char lead, unsigned char *low, unsigned char *high)
 {
     *low = 0x80;
