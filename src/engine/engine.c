@@ -206,8 +206,9 @@ static bool in_halves(const struct engine *e, const struct step_plan *plan)
     return e->o.halves_from > 0 && most >= e->o.halves_from && !e->o.model->encoder;
 }
 
-/* Guesses the token after each token that was just drawn: e->guess.got. All ranks of the stage run
- * the prediction layer, also those without rows, because its experts may be on any of them. */
+/* If the plan asks for guesses, guesses the token after each token that was just drawn:
+ * e->guess.got. All ranks of the stage run the prediction layer, also those without rows, because
+ * its experts may be on any of them. */
 static struct status predict(struct engine *e, const struct step_plan *plan, const struct batch *b,
                              const struct hidden *h, size_t n_wants)
 {

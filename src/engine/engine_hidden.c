@@ -1,7 +1,8 @@
 /* Sends the rows that --save-hidden saves to the lead, which joins the layers of each replica.
  *
  *   message of a stage   [rows that the plan asks for, the stage's saved layers, D] values of the
- *                        saved type; layers in the order of o.hidden->at. No rows: no message
+ *                        saved type; layers in the order of o.hidden->at. Without such rows
+ *                        or layers there is no message
  *   step_result.hidden   [the same rows, all saved layers, D] */
 #include "engine/engine_private.h"
 

@@ -42,7 +42,7 @@ struct engine_moves {
 
 /* The layers of a stage that are saved. */
 struct hidden_part {
-    uint32_t n, entries[HIDDEN_LAYERS_MAX]; /* [n] in o.hidden->at */
+    uint32_t n, entries[HIDDEN_LAYERS_MAX]; /* [n] indices in o.hidden->at */
 };
 
 struct hidden_slot {

@@ -1,8 +1,9 @@
 /* The interface between scheduling and computing. In each step the lead sends all ranks a
  * step_plan, and the last pipeline stage answers with a step_result. Both are flat integers and
- * floats without pointers to requests or weights, and each packs into one int32 message. Ranks keep
- * nothing between steps but KV blocks, recurrent states and the places of experts, so a plan
- * carries tokens, positions, block tables and sampling values in full. */
+ * floats without pointers to requests or weights, and each packs into one int32 message (without
+ * step_result's `moved` and `hidden`). Ranks keep nothing between steps but KV blocks, recurrent
+ * states and the places of experts, so a plan carries tokens, positions, block tables and sampling
+ * values in full. */
 #ifndef SHOAL_PLAN_STEP_PLAN_H
 #define SHOAL_PLAN_STEP_PLAN_H
 
@@ -19,9 +20,9 @@ enum plan_kind {
                          with --expert-replan (parallel/layout/expert_replan.h) */
 };
 
-/* The block tables of a sequence. Most models have one. If some layers have a window and others
- * have none, each group of layers has a table of its own (parallel/layout/kv_groups.h), and blocks
- * that have left the window are freed; all ids are those of one pool. */
+/* The block tables of a sequence. Most models have one. Where layers have a window, each group of
+ * layers may have a table of its own (parallel/layout/kv_groups.h), so that blocks that have left
+ * the window are freed; all ids are those of one pool. */
 struct plan_tables {
     int32_t n_full;     /* tables with a block for every position */
     int32_t n_windowed; /* tables with blocks only for the positions that a row can still see */
@@ -177,12 +178,12 @@ void step_plan_end_replica(struct step_plan *p, int32_t replica);
 /* One sequence's result. */
 struct result_seq {
     int32_t id;
-    int32_t token; /* sampled; -1 if none was asked for */
+    int32_t token; /* sampled; -1 if none was asked for, or the row's logits were bad */
     int32_t draft; /* a guess of the token after it; -1: none */
     float logprob; /* PLAN_LOGPROB: natural log of the sampled token's probability, from the
                       unchanged logits */
-    int32_t n_bad; /* rows with a sum beyond the integer grid or a value that is not finite; one is
-                      enough for an error row */
+    int32_t n_bad; /* sums beyond the integer grid and values that are not finite; one is enough for
+                      an error row */
     int32_t n_dropped; /* expert choices dropped by a capacity factor */
     int32_t n_scores;  /* entries in `scores` (PLAN_SCORE), one per row that has a next token */
     int32_t n_logits;  /* rows in `logits` (PLAN_LOGITS) */
@@ -210,12 +211,12 @@ enum plan_moved {
 };
 
 struct step_result {
-    uint64_t *
-        moved; /* [n_moved], owned; rates in blocks per 1000 s, UINT64_MAX: not measured. The engine
-                  adds it to the message of the last stage. n_moved 0: no report was asked for */
+    uint64_t *moved; /* [n_moved], owned; rates in blocks per 1000 s, UINT64_MAX: not measured. Not
+                        packed: the engine joins the reports of all stages. n_moved 0: no report was
+                        asked for */
     size_t n_moved, moved_capacity;
-    char *hidden; /* [n_hidden_rows, hidden_row_bytes], owned; sequence after sequence. The engine
-                     adds it to the message, too */
+    char *hidden; /* [n_hidden_rows, hidden_row_bytes], owned; sequence after sequence. Not packed
+                     either: stages send these rows themselves */
     size_t n_hidden_rows, hidden_row_bytes;
     size_t hidden_capacity; /* bytes */
     uint64_t step;
