@@ -36,7 +36,8 @@ static void device_comm_describe(const struct device *d, const struct comm *c, s
     }
 }
 
-/* **Collective (host)**. Counts the ranks that opened this rank's device: d->n_sharers. */
+/* **Collective (world)**. Counts the ranks of this host that opened this rank's device:
+ * d->n_sharers. */
 static struct status count_sharers(struct device *d, struct comm *c)
 {
     enum { PCI_BYTES = sizeof d->facts.pci };

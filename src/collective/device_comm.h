@@ -1,9 +1,9 @@
 /* Collectives on the arrays that a kernel table's ops work on. Without a device these are the
  * functions of comm.h. With a device, NCCL moves the arrays where every rank of an axis has a GPU
  * of its own and NCCL; elsewhere, or if the flags say so, they are copied through pinned host
- * memory and travel by MPI. Both ways only copy words and add or compare integers, so the way
- * changes no bit of a result. Counts and displacements are lists in host memory. Called by model,
- * moe, sample and engine; opened by job. */
+ * memory and travel as comm.h moves them. Both ways only copy words and add or compare integers, so
+ * the way changes no bit of a result. Counts and displacements are lists in host memory. Called by
+ * model, moe, sample and engine; opened by job. */
 #ifndef SHOAL_COLLECTIVE_DEVICE_COMM_H
 #define SHOAL_COLLECTIVE_DEVICE_COMM_H
 

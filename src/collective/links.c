@@ -210,7 +210,7 @@ static void open_axis(struct device *d, struct link *link)
 }
 
 /* Opens the communicators of pairs. The lower rank of a pair invites the upper one; all ranks send
- * before they receive, and open the pair with the stage before first, so that the pipeline opens
+ * before they receive, and open first the pair with the previous stage, so that the pipeline opens
  * from its first stage on. */
 static void open_pairs(struct device *d)
 {

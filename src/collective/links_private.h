@@ -1,7 +1,7 @@
-/* NCCL communicators of this rank's device: one for each axis whose ranks all have a GPU of their
- * own, and one for each neighbour in the pipeline. Ranks that share a GPU have none; device_comm.c
- * copies their arrays through host memory. Operations are put on the device's streams; the host
- * does not wait until they have run. It waits in device_wait, whose hooks
+/* NCCL communicators of this rank's device: one for each of the axes tp, ep and etp whose ranks all
+ * have a GPU of their own, and one for each neighbour in the pipeline. Ranks that share a GPU have
+ * none; device_comm.c copies their arrays through host memory. Operations are put on the device's
+ * streams; the host does not wait until they have run. It waits in device_wait, whose hooks
  * (kernels/cuda/device_state.h) look for errors of peers here. */
 #ifndef SHOAL_COLLECTIVE_LINKS_PRIVATE_H
 #define SHOAL_COLLECTIVE_LINKS_PRIVATE_H
@@ -37,7 +37,8 @@ struct link_pipe {
     uint32_t last_sent;
 };
 
-/* A second stream, for the sums of one microbatch while another computes on the compute stream. */
+/* A second stream, for the sums of one part of a step while another part is computed on the compute
+ * stream. */
 struct link_side {
     void *stream;
     void *computed;             /* event: the inputs of the sums have been computed */

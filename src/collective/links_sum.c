@@ -60,8 +60,8 @@ static uint32_t *links_sum_words_of(const struct link *l, const struct grid_sum 
     return l->rank == 0 ? words + links_sum_part_of(l, s) * (size_t)l->n_ranks : words;
 }
 
-/* Returns the stream that carries a lane's sums. Asked for at each use, as device_compute must be.
- */
+/* Returns the stream that carries a lane's sums. Ask for it at each use, and never keep it
+ * (device_compute). */
 static void *links_sum_stream_of(struct device *d, int lane)
 {
     return lane != GRID_SUM_NOW ? d->links->side.stream : device_compute(d);
