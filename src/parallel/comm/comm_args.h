@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /* The purposes of shared segments. A rank has one segment for each purpose and axis, which the
- * other ranks of the axis can read. */
+ * other ranks of the axis can read. Axes with the same ranks share their segments. */
 enum comm_lane {
     COMM_LANE_SUMS,           /* partial sums, or outputs, of row-parallel linears */
     COMM_LANE_EXPERT_SUMS,    /* partial sums, or outputs, of the experts' linears */
@@ -26,7 +26,8 @@ enum comm_lane {
     COMM_LANES
 };
 
-/* Partial sums. Each total is converted to a 4-byte word that depends on this total alone. */
+/* Partial sums. Each total is converted to a word that depends on this total alone; a word has 4
+ * bytes, in host_sum.h also 8. */
 struct comm_sum {
     int64_t *sums; /* [n], undefined afterwards */
     size_t n;

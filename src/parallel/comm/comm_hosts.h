@@ -1,6 +1,7 @@
 /* Knows on which host each rank of an axis is, and holds the host group of the ranks on this rank's
- * host. An axis inside one host has one group. An axis over several hosts has one group on each,
- * which sums and mails between hosts use (host_sum.h, comm_mail.h). Private to comm. */
+ * host. An axis inside one host has one group. An axis over several hosts has a group on each host
+ * with several of its ranks, which sums and mails between hosts use (host_sum.h, comm_mail.h).
+ * Private to comm. */
 #ifndef SHOAL_PARALLEL_COMM_COMM_HOSTS_H
 #define SHOAL_PARALLEL_COMM_COMM_HOSTS_H
 

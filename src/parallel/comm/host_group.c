@@ -407,7 +407,7 @@ static void for_blocks(const struct words_job *j,
 bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
 {
     const size_t n = s->n, sum_bytes = n * sizeof *s->sums, word_bytes = n * sizeof(uint32_t);
-    /* A rank may read a small sum after this rank has returned and its caller has overwritten
+    /* Another rank may read a small sum after this rank has returned and its caller has overwritten
      * s->sums, so a small sum is always copied to the staging segment. */
     const bool small = is_small(g, sum_bytes);
     if (small) {

@@ -50,8 +50,8 @@ void *host_group_lane_at(const struct host_group *g, unsigned lane, int rank);
 
 enum host_reduction { HOST_SUM_I64, HOST_OR_U32, HOST_MAX_U64, HOST_MIN_U64 };
 
-/* **Collective (group)**. The functions below do the same as the functions of these names in
- * comm.h, and host_group_reduce as comm_sum_i64 to comm_min_u64. False: no memory for the data to
+/* **Collective (group)**. The functions below do what the functions of the same names in comm.h do;
+ * host_group_reduce does what comm_sum_i64 to comm_min_u64 do. False: no memory for the data to
  * send; the group must not be used after that. */
 bool host_group_reduce(struct host_group *g, enum host_reduction what, void *buf, size_t n);
 bool host_group_sum_words(struct host_group *g, const struct comm_sum *s);

@@ -29,7 +29,8 @@ struct topo_node {
     struct topo_gpu gpus[TOPO_GPUS_MAX]; /* the first n_gpus by bus id, as far as they fit */
 };
 
-/* One rank's place. Indices count inside the rank's host; -1: the rank may run in several. */
+/* One rank's place. Indices count inside the rank's host; -1: there is none, or the rank may run in
+ * several. */
 struct topo_rank {
     uint32_t host;
     int32_t package, numa, l3, first_pu;

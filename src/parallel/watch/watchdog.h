@@ -24,8 +24,8 @@ struct watchdog;
  * with the status of STATUS_LOST; last words may take two seconds more. With seconds 0 or a single
  * rank, nothing is watched and *out stays NULL. From now on c's flight recorder lies in the
  * watchdog's memory, so call comm_stop(c) before watchdog_stop. If shared memory or UDP is missing,
- * the lead warns, and only ranks that the other one reaches are watched. Errors, the same on all
- * ranks: STATUS_MEMORY; pass *out to watchdog_stop even then. */
+ * the lead warns, and only ranks that the other of the two reaches are watched. Errors, the same on
+ * all ranks: STATUS_MEMORY; pass *out to watchdog_stop even then. */
 struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog **out);
 
 /* Local. Sets a callback that flushes and syncs finished rows before this process ends. It runs on

@@ -24,8 +24,8 @@ static bool is_usable(const struct ifaddrs *i)
     return i->ifa_addr != NULL && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP) != 0;
 }
 
-/* Adds real interfaces first. Loopback is used only where the ranks of one machine share no board.
- */
+/* Adds the addresses of loopback interfaces (IFF_LOOPBACK) or of all others (0). Loopback serves
+ * ranks of one machine that share no board. */
 static void add_addresses(const struct ifaddrs *list, unsigned loopback, in_port_t port,
                           struct link_home *out)
 {

@@ -20,7 +20,7 @@ struct link_packet {
     struct watchdog_loss loss; /* LINK_LOSS */
 };
 
-/* The lead's addresses, broadcast to all ranks; all zeros when it has none. */
+/* The lead's addresses, broadcast to all ranks. n_addresses 0: it has none. */
 struct link_home {
     uint64_t key;
     uint32_t n_addresses;

@@ -1,6 +1,6 @@
 /* Computes the sizes of the arrays through which rows travel between hosts. Pure functions, shared
- * so that both callers agree: moe/exchange_hosts.c allocates for one call, and layout_exchange.c
- * plans for the largest step. */
+ * so that allocation and plan agree: src/moe and comm_mail.c allocate for one call, and
+ * layout_exchange.c plans for the largest step. */
 #ifndef SHOAL_PARALLEL_WIRE_EXCHANGE_MEMORY_H
 #define SHOAL_PARALLEL_WIRE_EXCHANGE_MEMORY_H
 
@@ -24,9 +24,8 @@ struct exchange_shape {
 enum exchange_array {
     EXCHANGE_ROW_OF,      /* [routed, hosts] the row of a token in the block for a host */
     EXCHANGE_TOKENS_OUT,  /* the blocks of tokens for all hosts */
-    EXCHANGE_HOST_SLOTS,  /* [came, K] the places of the choices computed on this host */
-    EXCHANGE_TO_SLOTS,    /* [came, K] the same choices' places among the rows of this rank's
-                             experts */
+    EXCHANGE_HOST_SLOTS,  /* [came, K] numbers of the choices computed on this host */
+    EXCHANGE_TO_SLOTS,    /* [came, K] the same choices' rows among those of this rank's experts */
     EXCHANGE_ROW_WEIGHTS, /* [came] pointers to the rows' weights */
     EXCHANGE_GROUP_SUMS,  /* [came, groups] the sum of each group's int8 values */
     EXCHANGE_OUTPUTS,     /* [in, D + 1] the experts' outputs, with their counters */
@@ -35,7 +34,7 @@ enum exchange_array {
     EXCHANGE_ARRAY_COUNT
 };
 
-/* Bytes of a piece of a message in the list at the start of a rank's memory
+/* Bytes that each piece of a message takes in the list of pieces at the start of a rank's memory
  * (parallel/comm/comm_mail.h). */
 enum { EXCHANGE_PIECE_BYTES = 16 };
 

@@ -1,6 +1,6 @@
 /* The bytes that exchange_hosts.c sends between hosts for a token in one layer. Pure functions of
- * the formats of the exchange, for `shoal plan` and for tests. They give expected values; --metrics
- * counts how many hosts a trained router's tokens really go to. */
+ * the formats of the exchange, for the choice of a layout, forecasts, `shoal plan` and tests. They
+ * give expected values; --metrics counts how many hosts a trained router's tokens really go to. */
 #ifndef SHOAL_PARALLEL_WIRE_WIRE_BYTES_H
 #define SHOAL_PARALLEL_WIRE_WIRE_BYTES_H
 
