@@ -96,9 +96,10 @@ static uint32_t places_of(const struct deal *d, uint32_t part)
 }
 
 /* True when part a suits expert e better than part b. Compares in this order, and the smaller
- * number wins: copies of e in the part; copies of e on its host; load in this layer; places,
- * because a part with fewer places can take fewer copies later; load in the layers before, so that
- * an imbalance that a layer cannot avoid does not hit the same rank in every layer. */
+ * number wins: copies of e in the part; copies of e on its host; load in this layer; places, while
+ * copies are still to come, because a part with fewer places can take fewer of them; load in the
+ * layers before, so that an imbalance that a layer cannot avoid does not hit the same rank in every
+ * layer. */
 static bool suits_better(const struct deal *d, uint32_t e, uint32_t a, uint32_t b)
 {
     const uint16_t in_a = *deal_in_part(d, a, e), in_b = *deal_in_part(d, b, e);

@@ -152,7 +152,7 @@ static struct status make_place_lists(const struct layout *l, const uint32_t *ho
     return status_ok();
 }
 
-/* Makes places without content. */
+/* Makes places that have no experts yet. */
 static struct status make_empty(const struct layout *l, const int64_t *load,
                                 const uint32_t *host_of, struct expert_places **out)
 {

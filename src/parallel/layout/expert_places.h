@@ -1,8 +1,8 @@
-/* Places experts on ranks by a load that an earlier job counted, so that the ranks of a layer
- * compute about the same number of rows, with copies of the experts that have the most (the idea is
- * EPLB's: DeepSeek-V3, 2024, section 3.4). A pure function of the load, the layout and the ranks'
- * hosts, in integers, so every rank gets the same result. Sums over experts have no order, so
- * results do not depend on the places. */
+/* Places experts on ranks by a load that this job or an earlier one counted, so that the ranks of a
+ * layer compute about the same number of rows, with copies of the experts that have the most (the
+ * idea is EPLB's: DeepSeek-V3, 2024, section 3.4). A pure function of the load, the layout and the
+ * ranks' hosts, in integers, so every rank gets the same result. Sums over experts have no order,
+ * so results do not depend on the places. */
 #ifndef SHOAL_PARALLEL_LAYOUT_EXPERT_PLACES_H
 #define SHOAL_PARALLEL_LAYOUT_EXPERT_PLACES_H
 
@@ -109,8 +109,8 @@ struct status expert_evenness_of(const struct layout *l, const struct expert_pla
 double expert_bound_of(const int64_t *load, uint32_t n_experts, uint32_t n_parts,
                        uint32_t n_copies);
 
-/* Local. Returns the mean and the worst of this bound over the layers of a load [L, E], with the
- * layout's copies. */
+/* Local. Returns the mean and the worst of this bound over the layers that have a load, for load
+ * [L, E] and the layout's copies. */
 struct expert_evenness expert_least_of(const struct layout *l, const int64_t *load);
 
 #endif

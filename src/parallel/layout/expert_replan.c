@@ -48,7 +48,8 @@ static uint32_t n_staying(struct match *x, uint32_t part, uint32_t dealt)
     return n;
 }
 
-/* True when parts a and b may exchange all their experts: no rank's expected rows change by it. */
+/* True when parts a and b may exchange all their experts: on one host and with equally many places
+ * they only exchange their expected rows. */
 static bool are_alike(const struct match *x, uint32_t a, uint32_t b)
 {
     const uint32_t *host_of = x->old->host_of;
@@ -80,7 +81,7 @@ static uint32_t match_greedily(struct match *x)
     return sum;
 }
 
-/* Matches the parts, greedily unless more experts stay without an exchange. */
+/* Matches the parts greedily, unless at least as many experts stay without an exchange. */
 static void match_parts(struct match *x)
 {
     uint32_t sum = 0;
@@ -144,7 +145,8 @@ uint64_t expert_places_moves(const struct expert_places *old, const struct exper
     return n;
 }
 
-/* Gives a layer its new places, if these pay: n_saved rows less in the fullest part. */
+/* Gives a layer its new places if they pay. n_saved: the rows that the fullest part then has
+ * less. */
 static void replan_layer(struct match *x, const struct expert_places *dealt, uint32_t layer,
                          int64_t n_saved, struct expert_places *p)
 {

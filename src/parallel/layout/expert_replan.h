@@ -31,9 +31,9 @@ int64_t expert_move_rows(const struct layout *l);
 /* Local. Deals the experts as expert_places_create does, by load [L, E], each 0 to EXPERT_LOAD_MAX.
  * A layer keeps its old places if new ones save less than EXPERT_REPLAN_GAIN, or if they do not
  * pay: the rows that its fullest part saves, EXPERT_REPLAN_AHEAD times, must be at least move_rows
- * for each place that gets another expert, and debt [L] (replan_ledger.h; NULL: none) of the layer
- * beyond that. move_rows 0: new places cost nothing. In other layers parts of one host with equally
- * many places may exchange all their experts, so that more experts stay where they are (chosen
+ * for each place that gets another expert, plus the layer's debt (debt [L]: replan_ledger.h; NULL:
+ * none). move_rows 0: new places cost nothing. In other layers parts of one host with equally many
+ * places may exchange all their experts, so that more experts stay where they are (chosen
  * greedily), and an expert that stays in a part keeps its place there. `old` is borrowed, and has
  * the hosts of the ranks. Errors: STATUS_MEMORY. fini frees the places. */
 struct status expert_replan_make(const struct layout *l, const struct expert_places *old,

@@ -29,8 +29,8 @@ struct kv_place {
 
 /* Local. Returns the groups of a layout, the same for all its stages: those that leave the least
  * room in blocks unused. On each stage the unused room, in layers, may be at most a sixth of the
- * number of layers. All layers form one group when no groups satisfy this, when the model's context
- * is no longer than its window, or with model.keeps_windows. */
+ * number of layers. All layers form one group when no groups satisfy this, when the model has no
+ * window or a context no longer than its window, or with model.keeps_windows. */
 struct kv_groups kv_groups_of(const struct layout *l);
 
 /* Local. Returns how many layers a block of a stage holds. */

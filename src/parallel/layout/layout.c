@@ -1,5 +1,5 @@
-/* The layout's arithmetic: which place holds which layers, heads, columns, experts and rows.
- * Does not choose (layout_choose) and does not know machines (topo) or weights. */
+/* The layout's arithmetic: which place holds which layers, heads, columns, experts and rows. Does
+ * not choose (layout_choose) and does not know machines (topo). */
 #include "parallel/layout/layout.h"
 
 #include "base/mem.h"

@@ -62,8 +62,8 @@ struct layout_model {
                                    size, that of the last layer with experts; 0: they read floats */
     uint32_t expert_fp8_group;  /* the value for expert_code_group with --fp8-activations int8,
                                    when the experts are fp8; 0: they are not fp8 */
-    bool keeps_windows; /* layers with a window keep all their KV blocks (kv_groups.h): on devices,
-                           and where no context is longer than the window */
+    bool keeps_windows; /* layers with a window keep all their KV blocks (kv_groups.h), for instance
+                           on devices, and where no context is longer than the window */
 };
 
 /* Local. Describes the model m with the leaves that convert would choose; *out borrows m.
@@ -113,11 +113,11 @@ uint32_t layout_tp_max(const struct layout_model *model);
 
 /* Local. Builds the layout of n_ranks ranks. STATUS_USAGE with a sentence: tp above the query heads
  * (in units of o_leaf), pp above the layers, ep that does not divide dp x tp or exceeds the
- * experts, --ep above 1 for a dense model, or a product other than n_ranks. STATUS_INPUT: a model
- * that cannot be cut (heads, layers, experts). STATUS_MEMORY. `--ep N` alone means ep N with the
- * largest tp that divides N and that the heads allow. Otherwise a flag of 0 follows from the others
- * if it can; the defaults are tp = 1, pp = 1, dp = rest, and for MoE the largest ep that divides dp
- * x tp and does not exceed the experts (dense: 1). */
+ * experts, flags of experts for a dense model, --expert-copies without a load, or a product other
+ * than n_ranks. STATUS_INPUT: a model that cannot be cut (heads, layers, experts). STATUS_MEMORY.
+ * `--ep N` alone means ep N with the largest tp that divides N and that the heads allow. Otherwise
+ * a flag of 0 follows from the others if it can; the defaults are tp = 1, pp = 1, dp = rest, and
+ * for MoE the largest ep that divides dp x tp and does not exceed the experts (dense: 1). */
 struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
                            const struct layout_flags *flags, struct layout *out);
 

@@ -1,5 +1,6 @@
-/* The choice of a layout: every product of tp, pp, dp and ep that the flags allow is built, checked
- * against memory and compared by estimated rows per second, under the rules in choose_best. */
+/* The choice of a layout: every product of tp, pp and dp that the flags allow is built (with one or
+ * several ep: consider_ep), checked against memory and compared by estimated rows per second, under
+ * the rules in choose_best. */
 #include "parallel/layout/layout_choose.h"
 
 #include "base/mem.h"
@@ -56,7 +57,7 @@ struct search {
     const struct layout_flags *flags;
     bool cross_hosts;       /* groups of ranks with one replica of the experts may span hosts */
     bool tp_crosses;        /* tp groups may span hosts */
-    struct status *trouble; /* borrowed; the first failure that is not about a candidate's sizes */
+    struct status *trouble; /* borrowed; the last failure that is not about a candidate's sizes */
 };
 
 /* A candidate of the search. At the end the layout is built again from its sizes. */
@@ -79,9 +80,9 @@ static bool groups_allowed(const struct search *s, const struct layout *l)
     return (tp_inside || s->tp_crosses) && (experts_inside || s->cross_hosts);
 }
 
-/* True when `a` is better than `b`: `a` fits and `b` does not; or both fit and `a` has more than
- * `margin` times the rows per second of `b` (so that among equals the first and simplest stays); or
- * neither fits and `a` needs less memory. */
+/* True when `a` is better than `b`: there is no `b`; `a` fits and `b` does not; or both fit and `a`
+ * has more than `margin` times the rows per second of `b` (so that among equals the first and
+ * simplest stays); or neither fits and `a` needs less memory. */
 static bool better(const struct candidate *a, const struct candidate *b, double margin)
 {
     if (b->sizes.tp == 0) return a->sizes.tp != 0;
@@ -116,8 +117,8 @@ static void consider(const struct search *s, const struct layout_flags *sizes,
     if (better(&c, best, margin_equal)) *best = c;
 }
 
-/* Tries the divisors of a stage's ranks as ep, the largest first. Takes the first whose groups stay
- * inside a host or, when groups may span hosts, compares all. */
+/* Unless flags or a dense model fix ep, tries the divisors of a stage's ranks, the largest first.
+ * Takes the first whose groups stay inside a host or, when groups may span hosts, compares all. */
 static void consider_ep(const struct search *s, struct layout_flags sizes, struct candidate *best)
 {
     const uint32_t stage_ranks = sizes.dp * sizes.tp;
@@ -125,7 +126,7 @@ static void consider_ep(const struct search *s, struct layout_flags sizes, struc
     const bool all_asked = f->tp > 0 && f->pp > 0 && f->dp > 0;
     sizes.ep = f->ep;
     if (f->ep > 0 || s->model->arch->moe.n_experts == 0 || all_asked) {
-        consider(s, &sizes, best); /* ep 0: layout_build's default, all ranks of the stage */
+        consider(s, &sizes, best); /* ep 0: layout_build's default */
         return;
     }
     for (uint32_t ep = stage_ranks; ep > 0; ep--) {
@@ -321,8 +322,8 @@ struct status layout_choose(const struct layout_model *model, const struct topo 
                             struct layout *out, uint32_t *order, bool *fits)
 {
     *fits = false;
-    /* layout_build refuses a bad model or bad flags with a sentence of its own, before anything is
-     * divided by their values */
+    /* layout_build refuses a bad model before anything is divided by its values. Its sentence on
+     * bad flags is returned if no layout is found. */
     struct layout_flags fixed = *flags;
     const struct status derived = layout_build(model, t->n_ranks, &fixed, out);
     if (status_failed(&derived) && derived.code != STATUS_USAGE) return derived;

@@ -1,6 +1,7 @@
-/* Chooses tp, pp, ep, dp from the topology where flags leave them open, and orders the ranks:
- * tp inside an L3, NUMA node or host; ep inside a host before it crosses hosts; pp across hosts;
- * dp outermost. Pure: `shoal plan` and a running job compute the same. */
+/* Chooses tp, pp, ep, dp from the topology where flags leave them open, and orders the ranks: tp
+ * inside an L3, NUMA node or host; ep inside a host before it crosses hosts; pp across hosts; dp
+ * outermost or, where experts spread over replicas, pp. Pure: `shoal plan` and a running job
+ * compute the same. */
 #ifndef SHOAL_PARALLEL_LAYOUT_LAYOUT_CHOOSE_H
 #define SHOAL_PARALLEL_LAYOUT_LAYOUT_CHOOSE_H
 

@@ -69,7 +69,7 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                              .n_state_slots = budget->n_state_slots};
     const uint64_t context_blocks = kv_groups_context(l, budget);
     /* Remainders go to the first parts, so the ranks of replica 0 hold the most; but with copies of
-     * experts any part may have the place more. */
+     * experts any part may have one place more. */
     const uint32_t n = l->n_expert_copies > 0 ? l->dp * l->tp : l->tp;
     for (uint32_t pp = 0; pp < l->pp; pp++) {
         for (uint32_t i = 0; i < n; i++) {
@@ -161,8 +161,8 @@ static struct group layout_cost_group_of(const struct topo *t, const uint32_t *o
                           link_seconds[link]};
 }
 
-/* Seconds to pass `rows` rows through `params` weights, of which `read` are read from memory, once.
- */
+/* Seconds to pass `rows` rows through `params` weights each, or to read `read` weights from memory
+ * once, whichever takes longer. */
 static double linear_s(const struct rates *r, double rows, double params, double read,
                        double weight_bytes)
 {

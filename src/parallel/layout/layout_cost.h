@@ -11,8 +11,8 @@
 struct layout_fit {
     bool fits;
     uint32_t worst_rank;    /* its number in the reordered world */
-    uint64_t budget_bytes;  /* memory that each rank may use: as the budget says, or the smallest
-                               share of a host or GPU */
+    uint64_t budget_bytes;  /* memory that each rank may use: as the budget says, or nine tenths of
+                               the smallest share of a host or GPU */
     uint64_t needed_bytes;  /* bytes that worst_rank needs, with one full context and one
                                sequence's states */
     uint32_t n_state_slots; /* slots of recurrent states that fit on every rank */

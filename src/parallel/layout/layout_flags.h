@@ -22,7 +22,7 @@ enum overlap { OVERLAP_AUTO, OVERLAP_ON, OVERLAP_OFF };
         "off", OVERLAP_OFF                                                                         \
     }
 
-/* The flags of a layout. A number that is 0 is chosen from the topology. */
+/* The flags of a layout. tp, pp, ep and dp are chosen from the topology where they are 0. */
 #define LAYOUT_FLAGS(FLAG)                                                                         \
     FLAG(uint32_t, tp, "tp", OF_COUNT(1, 65536, "N"), .alias = "tensor-parallel-size",             \
          .commands = IN_ALL,                                                                       \

@@ -181,8 +181,8 @@ static uint64_t inner_sums(const struct arch *m)
     return m->sub_norms ? ((uint64_t)m->ffn + WORKSPACE_INNER_UNIT - 1) / WORKSPACE_INNER_UNIT : 0;
 }
 
-/* Returns the inputs of a row that quantized values of compressed attention's outputs take: those
- * of each group of the rank's h heads, in whole quantization groups. */
+/* Returns the length of a row of compressed attention's outputs as quantized values, on a rank with
+ * h heads: each group of heads takes whole quantization groups. 0: no compressed attention. */
 static uint64_t group_codes(const struct arch *m, uint64_t h)
 {
     enum { GROUP_MOST = 128 };
@@ -290,8 +290,8 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
     return shape;
 }
 
-/* Bytes of the stage's arrays, of the hidden rows [T, D] and, on the last stage, of the logits of
- * 64 rows and of [T, 4 D] for each prediction layer. */
+/* Bytes of the stage's arrays, of the hidden rows (arch_row_width) and, on the last stage, of the
+ * logits of 64 rows and of [T, 4 D] for each prediction layer. */
 static uint64_t workspace_bytes(const struct layout *l, struct layout_place place,
                                 uint64_t step_tokens)
 {
@@ -331,7 +331,8 @@ static uint64_t state_bytes(const struct layout *l, struct layout_place place)
 }
 
 /* Bytes of what stands beside the keys in one KV block: index keys (sparse attention), or
- * compressed entries and their index keys. Layers of several tables have one place in a block. */
+ * compressed entries and their index keys. Layers of several tables that have the same index in
+ * their blocks share a place, which counts once. */
 static uint64_t index_bytes(const struct layout *l, struct layout_place place, struct layout_kv kv)
 {
     const struct arch *m = l->model.arch;

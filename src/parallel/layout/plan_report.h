@@ -30,9 +30,10 @@ struct status plan_report_stream(const struct layout *l, const struct topo *t,
 double plan_streamed_part(const struct layout *l, const struct layout_budget *budget,
                           const struct layout_fit *fit);
 
-/* Local. Appends the rows of a step for each expert and a token's bytes between hosts: for a router
- * that chooses evenly and, unless load is NULL, for the load [L, E], which needs l->expert_places.
- * Appends nothing for a dense model. Errors: STATUS_MEMORY. */
+/* Local. Appends the rows of a step for each expert and, if experts of one replica are on several
+ * hosts and not on devices, a token's bytes between hosts: for a router that chooses evenly and,
+ * unless load is NULL, for the load [L, E], which needs l->expert_places. Appends nothing for a
+ * dense model. Errors: STATUS_MEMORY. */
 struct status plan_report_wire(const struct layout *l, const struct layout_budget *budget,
                                const int64_t *load, struct strbuf *out);
 

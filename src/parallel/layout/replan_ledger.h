@@ -1,8 +1,9 @@
-/* What --expert-replan counts between two looks, and what its moves cost and saved, in rows. An
- * estimate that a move pays trusts that the text stays as it was. Where topics take turns, that is
- * wrong each time. So a layer owes the price of its moves until, by later counts, they have saved
- * as much, and a further move must earn the debt, too (the bound of renting before buying). A pure
- * function of the counts, in integers, so every rank gets the same. Called by the job. */
+/* Keeps the counts of --expert-replan between two looks, and the rows that its moves cost and
+ * saved. An estimate that a move pays trusts that the text stays as it was. Where topics take
+ * turns, that is wrong each time. So a layer owes the price of its moves until, by later counts,
+ * they have saved as much, and a further move must earn the debt, too (the bound of renting before
+ * buying). A pure function of the counts, in integers, so every rank gets the same. Called by the
+ * job. */
 #ifndef SHOAL_PARALLEL_LAYOUT_REPLAN_LEDGER_H
 #define SHOAL_PARALLEL_LAYOUT_REPLAN_LEDGER_H
 
@@ -24,9 +25,9 @@ struct status replan_ledger_init(struct replan_ledger *g, const struct layout *l
 void replan_ledger_fini(struct replan_ledger *g);
 
 /* Local. Looks at the load of the whole run, load [L, E], which becomes the recent one, scaled by
- * expert_load_fit. A layer's debt becomes smaller by the rows that the fullest part of `now`, the
- * present places, saved since the last look, compared with the places before, or larger, up to the
- * price, where it had more rows. Errors: STATUS_MEMORY. */
+ * expert_load_fit. Subtracts from a layer's debt the rows that the fullest part of `now`, the
+ * present places, had less since the last look than that of g->left. If it had more rows, the debt
+ * grows, at most to the price. Errors: STATUS_MEMORY. */
 struct status replan_ledger_look(struct replan_ledger *g, const struct layout *l,
                                  const struct expert_places *now, int64_t *load);
 

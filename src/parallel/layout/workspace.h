@@ -69,7 +69,8 @@
 enum { WORKSPACE_TILE_PARTS_BYTES = 1 << 20 };
 
 /* Columns of an FFN's inner row that share an f32 partial of its norm's sum of squares. Every
- * rank's part begins at a multiple: ranks are cut between leaves, quantization groups or panels. */
+ * rank's part begins at a multiple, because columns are cut between leaves, quantization groups or
+ * panels. */
 enum { WORKSPACE_INNER_UNIT = 16 };
 
 enum workspace_step {
@@ -117,7 +118,7 @@ struct workspace_index {
 /* Local. Returns the sizes of sparse attention's arrays for steps of n_rows rows. */
 struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows);
 
-/* Local. Returns `all` as it is used by rows that see at most n_seen (1 or more) of what fits:
+/* Local. Returns `all` for rows that attend to at most n_seen (1 or more) positions or entries:
  * fewer tiles for each row, and so more rows in the same memory. */
 struct workspace_index workspace_index_seen(struct workspace_index all, uint64_t n_seen);
 
