@@ -1,6 +1,6 @@
 /* The files of an input, in order: paths as they were given, and patterns of paths. Reads no file.
- * Called by the job, the lead, merge and `shoal plan`; line_reader.h and input_part.h read the
- * files one after the other. */
+ * Called by the job, the lead, the server, merge and `shoal plan`; line_reader.h and input_part.h
+ * read the files one after the other. */
 #ifndef SHOAL_SERVE_INPUT_INPUT_FILES_H
 #define SHOAL_SERVE_INPUT_INPUT_FILES_H
 
@@ -33,8 +33,8 @@ struct input_files input_files_one(const char *const *path);
 struct status input_files_expand(const char *const *given, size_t n_given, struct input_files *out);
 void input_files_fini(struct input_files *f);
 
-/* Local. True when `given` is a file, dataset or pattern on a disk; false for a pipe, a device and
- * stdin. */
+/* Local. True when `given` is a pattern, or an existing regular file or its dataset; false for a
+ * pipe, a device, stdin and a missing file. */
 bool input_files_is_stored(const char *given);
 
 /* Local. True when `given` is a pattern, with or without a dataset's :/PATH, that will match the

@@ -23,8 +23,8 @@ struct input_part {
     uint64_t begin, end;    /* offsets in the decompressed bytes; each is the start of a line or the
                                input's end */
     uint64_t n_before;      /* lines before `begin` */
-    uint64_t n_before_file; /* lines in the files before the one that contains `begin`; only if
-                               `begin` is not the start of a file (there it is n_before) */
+    uint64_t n_before_file; /* lines in the files before the one that contains `begin`; not used if
+                               `begin` is the start of a file, where n_before is this number */
     uint64_t size;          /* decompressed bytes of the whole input */
 };
 

@@ -51,7 +51,8 @@ struct status line_reader_set_part(struct line_reader *r, const struct input_par
  * Gives LINE_WAIT when nothing can be read now, and after every 64 MiB of a line over the limit in
  * a pipe or in compressed data. may_block: first waits for up to a fifth of a second, so that an
  * idle caller neither spins nor misses a signal. Errors: STATUS_IO, STATUS_MEMORY, STATUS_INPUT
- * (damaged or truncated compressed data, or a next file that cannot be opened). */
+ * (damaged or truncated compressed data, a file that became shorter, or a next file that cannot be
+ * opened). */
 struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out);
 
 /* A line's place in its own file. */
@@ -65,7 +66,8 @@ struct line_place {
 struct line_place line_reader_place(const struct line_reader *r, uint64_t number);
 
 /* Local. Checks the first bytes of each regular file. Errors: STATUS_INPUT if they are those of
- * bzip2, UTF-16, Parquet or HDF5, where every line would become an error row. */
+ * bzip2, UTF-16, UTF-32, Parquet or HDF5, where every line would become an error row, or if a file
+ * cannot be opened. */
 struct status line_reader_check(const struct line_reader *r);
 
 /* Local. Returns the number of decompressed bytes of the lines read so far, counted from the start

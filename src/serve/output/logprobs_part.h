@@ -54,8 +54,9 @@ struct status logprobs_part_open(const struct logprobs_options *options, bool re
 /* Closes the part; its file stays. Accepts NULL. */
 void logprobs_part_destroy(struct logprobs_part **p);
 
-/* Appends the record of a finished request without an error. At each token the request has at least
- * rules->n_saved_tops likely tokens, or the whole vocabulary if that is smaller. */
+/* Appends the record of a finished request without an error. At each token with a log-probability
+ * the request has at least n_saved_tops (struct request_rules) likely tokens, or the whole
+ * vocabulary if that is smaller. */
 struct status logprobs_part_put(struct logprobs_part *p, const struct request *r);
 
 /* Appends the hidden rows of a step; *at is the place of the first in the file. Must come before

@@ -1,5 +1,5 @@
 /* Shows on stderr how far a job is: a bar on a terminal, otherwise a log line every few seconds.
- * Called by the lead. */
+ * Called by the lead and the server. */
 #ifndef SHOAL_SERVE_OUTPUT_PROGRESS_H
 #define SHOAL_SERVE_OUTPUT_PROGRESS_H
 
@@ -33,7 +33,8 @@ void progress_init(struct progress *p, bool quiet);
  * Does nothing if quiet. */
 void progress_update(struct progress *p, const struct progress_view *v);
 
-/* Local. Shows the view one last time, with the rates of the whole run, and ends the bar's line. */
+/* Local. Shows the view one last time, with the rates of the whole run, and ends the bar's line.
+ * Does nothing if quiet. */
 void progress_end(struct progress *p, const struct progress_view *v);
 
 /* Local. Sets p->left_s from the part of the job done since the first view. Called before a view is
@@ -41,7 +42,8 @@ void progress_end(struct progress *p, const struct progress_view *v);
 void progress_estimate(struct progress *p, const struct progress_view *v, uint64_t now_ns);
 
 /* Local. Appends the text of a view; public for tests. Rates are over `seconds`, the time since the
- * view whose token counts p has. bar: the text begins with a bar of '#'. */
+ * view whose token counts p has. bar: the text begins with a bar of '#' if the fraction done is
+ * known. */
 void progress_text(const struct progress *p, const struct progress_view *v, double seconds,
                    bool bar, struct strbuf *out);
 

@@ -1,6 +1,6 @@
 /* Divides the text of an answer to a chat into the model's thoughts and its content. Depends only
- * on the text and on the request's `thoughts`. Called by tool_calls.c, result_row.c and
- * result_stream.c. */
+ * on the text, on whether the answer is finished, and on the request's `thoughts`. Called by
+ * tool_calls.c, result_row.c and result_stream.c. */
 #ifndef SHOAL_SERVE_OUTPUT_REASONING_H
 #define SHOAL_SERVE_OUTPUT_REASONING_H
 

@@ -235,7 +235,7 @@ struct status result_cache_ask(struct result_cache *c, const struct request_rule
     return status_ok();
 }
 
-/* Stores r's tokens in the entry if r has more tokens than the entry. */
+/* Stores r's tokens in the entry, unless r is an error row or has no more tokens than the entry. */
 static struct status result_cache_keep(struct result_entry *e, const struct request *r)
 {
     if (r->error.code != NULL || r->n_tokens <= e->n_tokens) return status_ok();

@@ -16,8 +16,8 @@ struct status result_embed_body(const struct request *r, const struct embed_rule
                                 const char *model_name, struct strbuf *out);
 
 /* Local. For a finished rerank, appends the members of the body that follow its head
- * (result_row_head): a result for each document, the highest score first, equal scores in the order
- * of the documents; then the usage. Errors: STATUS_MEMORY. */
+ * (result_row_head): results for the top_n documents with the highest scores, the highest first,
+ * equal scores in the order of the documents; then the usage. Errors: STATUS_MEMORY. */
 struct status result_embed_ranked(const struct request *r, const struct embed_rules *rules,
                                   struct strbuf *out);
 

@@ -160,7 +160,8 @@ static void add_scored(struct strbuf *out, const struct request *r)
     add_double(out, result_row_sum(r, &n_scored));
 }
 
-/* Appends one answer to the line: its text, tokens, finish_reason and log-probabilities. */
+/* Appends one answer to the line: its text, tokens, finish_reason and, if the line asks for them,
+ * log-probabilities. */
 static void result_row_add_choice(struct strbuf *out, const struct request *c)
 {
     add_key_string(out, "text", c->text.data, c->text.n);
@@ -183,7 +184,8 @@ void result_row_usage(const struct request *r, struct strbuf *out)
     strbuf_puts(out, "}");
 }
 
-/* Appends the log-probabilities of the line's first prompt, which are in the first answer. */
+/* Appends the log-probabilities of the line's first prompt, which are in the first answer; nothing
+ * if the line does not ask for them or has an echo. */
 static void add_prompt_logprobs(struct strbuf *out, const struct request *r)
 {
     if (r->ask->n_prompt_logprobs < 0 || r->ask->echo) return;

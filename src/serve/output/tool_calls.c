@@ -176,7 +176,7 @@ void tool_calls_fini(struct tool_calls *t)
 }
 
 /* Returns the number of bytes before the first opening tag, or before a suffix of the text that may
- * become an opening tag, without the blanks before it. */
+ * become one, or of the whole text; without blanks at their end. */
 static size_t n_sure_tagged(struct piece all)
 {
     const char *at = find_mark(all, open_tag);

@@ -29,7 +29,8 @@ struct tool_calls {
 };
 
 /* Local. Finds the calls in the content of the finished answer c. Finds none if any call cannot be
- * read, or names a tool that the request does not name. Errors: STATUS_MEMORY. */
+ * read or names a tool that the request does not name, or if there are more than TOOL_CALLS_MAX.
+ * Errors: STATUS_MEMORY. */
 struct status tool_calls_find(const struct request *c, struct tool_calls *out);
 void tool_calls_fini(struct tool_calls *t);
 
