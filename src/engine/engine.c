@@ -9,14 +9,22 @@
 
 #include <string.h>
 
-/* Adds a span that ends now to the timeline. Returns the time now. */
-static uint64_t mark(struct engine *e, enum trace_kind kind, uint64_t since)
+/* Adds a span that ends now to the timeline; count: the kind's first count, if it has any. Returns
+ * the time now. */
+static uint64_t mark_counted(struct engine *e, enum trace_kind kind, uint64_t since, uint64_t count)
 {
     const uint64_t now = clock_ns();
-    trace_add(comm_trace(e->o.comm),
-              &(struct trace_event){
-                  .begin_ns = since, .end_ns = now, .step = e->step, .kind = (uint8_t)kind});
+    trace_add(comm_trace(e->o.comm), &(struct trace_event){.begin_ns = since,
+                                                           .end_ns = now,
+                                                           .step = e->step,
+                                                           .counts = {count},
+                                                           .kind = (uint8_t)kind});
     return now;
+}
+
+static uint64_t mark(struct engine *e, enum trace_kind kind, uint64_t since)
+{
+    return mark_counted(e, kind, since, 0);
 }
 
 /* As mark, for a span in which this rank waited: adds it to wait_ns. */
@@ -420,11 +428,14 @@ struct status engine_submit(struct engine *e, const struct step_plan *plan)
     return plan->kind == PLAN_RUN ? engine_run_step(e, plan) : status_ok();
 }
 
-static struct status receive_message(struct engine *e, int from, enum comm_tag tag)
+/* Receives a plan, or a result of a replica, into e->incoming. For a plan, replica is 0. */
+static struct status receive_message(struct engine *e, int from, enum comm_tag tag,
+                                     uint32_t replica)
 {
     const uint64_t since = clock_ns();
     const size_t n_bytes = comm_probe(e->o.comm, from, tag);
-    mark_wait(e, tag == COMM_TAG_PLAN ? TRACE_WAIT_PLAN : TRACE_WAIT_RESULT, since);
+    const enum trace_kind kind = tag == COMM_TAG_PLAN ? TRACE_WAIT_PLAN : TRACE_WAIT_RESULT;
+    e->stats.wait_ns += mark_counted(e, kind, since, replica) - since;
     e->incoming.n_words = 0;
     TRY(plan_message_reserve(&e->incoming, n_bytes / sizeof *e->incoming.words));
     comm_recv(e->o.comm, from, tag, e->incoming.words, n_bytes);
@@ -436,7 +447,7 @@ struct status engine_collect(struct engine *e, int32_t replica, struct step_resu
 {
     const int from = (int)layout_rank_of(e->o.layout, (uint32_t)replica, e->o.layout->pp - 1, 0);
     const uint64_t since = clock_ns(), waited_ns = e->stats.wait_ns;
-    TRY(receive_message(e, from, COMM_TAG_RESULT));
+    TRY(receive_message(e, from, COMM_TAG_RESULT, (uint32_t)replica));
     struct status st = step_result_unpack(e->incoming.words, e->incoming.n_words, out);
     if (!status_failed(&st)) st = engine_collect_moved(e, replica, out);
     if (!status_failed(&st)) st = engine_collect_hidden(e, replica, out);
@@ -447,7 +458,7 @@ struct status engine_collect(struct engine *e, int32_t replica, struct step_resu
 struct status engine_follow(struct engine *e, enum plan_kind *end)
 {
     for (;;) {
-        if (e->is_stage_root) TRY(receive_message(e, 0, COMM_TAG_PLAN));
+        if (e->is_stage_root) TRY(receive_message(e, 0, COMM_TAG_PLAN, 0));
         share_plan(e, &e->incoming);
         TRY(step_plan_unpack(e->shared.words + 1, e->shared.n_words - 1, &e->plan));
         *end = e->plan.kind;

@@ -106,6 +106,9 @@ def check_trace(trace, metrics):
         expect(lead == ({"plan", "commit"} if rank == 0 else set()), f"rank {rank}: {lead}")
         cats = {e["cat"] for e in spans}
         expect("communication" in cats or layout["ranks"] == 1, f"rank {rank}: {cats}")
+    waited = [e["args"]["replica"] for e in events if e["name"] == "wait for a result"]
+    taken = [e["args"]["replica"] for e in events if e["name"] == "commit"]
+    expect(sorted(waited) == sorted(taken), f"waits for replicas {waited}, results of {taken}")
     admitted = sum(e["args"]["admitted"] for e in events if e["name"] == "plan")
     expect(admitted == metrics["admissions"], f"{admitted} admissions")
     expect(any(e["ph"] == "C" for e in events), "no counters")
