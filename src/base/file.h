@@ -24,7 +24,7 @@ bool file_exists(const char *path);
 
 /* Local. Finds the file to which a write to `path` goes: follows symlinks, also to a target that
  * does not exist yet. A new file renamed to *out leaves the link in place. *out is freed with
- * mem_free. Errors: STATUS_IO (a loop of links), STATUS_MEMORY. */
+ * mem_free. Errors: STATUS_IO (a loop of links, a link that cannot be read), STATUS_MEMORY. */
 struct status file_target(const char *path, char **out);
 
 /* Local. As file_target, for a file that will be replaced as a whole. Errors: also STATUS_USAGE

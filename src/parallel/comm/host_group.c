@@ -210,9 +210,9 @@ static void post(struct host_group *g)
 
 /* --- where data lies ---------------------------------------------------------------------- */
 
-/* Begins an operation: waits until all ranks have begun the previous one, and thus have finished
- * the one before it, which used the staging segment that is returned. No other rank reads that
- * segment any more. NULL: no memory. */
+/* Begins an operation. Waits until all ranks have begun the previous operation: then they have
+ * finished the operation before that, and no other rank reads the staging segment that it used,
+ * which is returned. NULL: no memory. */
 static char *begin_staging(struct host_group *g, size_t n_bytes)
 {
     wait_all(g, g->opened);

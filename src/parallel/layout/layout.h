@@ -85,18 +85,18 @@ struct layout {
     struct layout_model model;
     /* cuts_outputs: o_proj and the down projections are cut by outputs instead of inputs.
      * cuts_expert_outputs: so are the experts' down projections, over etp. Both need ranks that
-     * read each other's inputs in their host's memory; model/stage.h sets them before weights are
-     * listed. Off at first. */
+     * read each other's inputs in their host's memory; stage_choose_cuts sets them before weights
+     * are listed, in a plan layout_expect_cuts. Off at first. */
     bool cuts_outputs, cuts_expert_outputs;
     /* the largest number of hosts over which a replica of the experts spreads; set by
      * layout_choose. 0: unknown, treated as 1 */
     uint32_t expert_hosts;
-    /* a step in which a replica has at least this many rows is divided into two halves: one
-     * computes while the rows of the other travel to experts on other hosts. 0: never. Set by
+    /* a step in which a replica has at least this many rows is divided into two halves: one half is
+     * computed while the rows of the other half travel to experts on other hosts. 0: never. Set by
      * layout_choose */
     uint32_t halves_from;
     /* ranks compute rows for each other's experts, whose weights they can read (moe/balance.h); set
-     * together with cuts_outputs */
+     * by stage_choose_cuts */
     bool lends_experts;
     /* the places of each layer's experts; borrowed. NULL, the initial value: expert e is at place e
      */

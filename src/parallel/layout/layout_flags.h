@@ -13,8 +13,8 @@ struct layout_network {
  * default) or Mbit, and us (the default) or ms. False: not valid. */
 bool layout_network_parse(const char *text, void *network);
 
-/* Whether large steps are divided into two halves; the rows of one travel while the other computes.
- */
+/* Whether large steps are divided into two halves, so that the rows of one half travel while the
+ * other half is computed. */
 enum overlap { OVERLAP_AUTO, OVERLAP_ON, OVERLAP_OFF };
 #define OVERLAP_WORDS                                                                              \
     {"auto", OVERLAP_AUTO}, {"on", OVERLAP_ON},                                                    \
