@@ -200,21 +200,38 @@ struct swiglu_job {
     const struct swiglu_args *a;
 };
 
-/* y = the gated product of clamped gate and up. */
+enum { LIMIT_BLOCK = 256 }; /* columns at a time */
+
+/* y [n] = min(activation(g), limit) * u. The kernel gets ones as its second factor, by which it
+ * multiplies exactly; n is at most LIMIT_BLOCK. */
+static void gate_capped(const struct swiglu_job *job, const float *g, const float *u, size_t n,
+                        float *y)
+{
+    const float most = job->a->limit;
+    float ones[LIMIT_BLOCK];
+    for (size_t i = 0; i < LIMIT_BLOCK; i++) ones[i] = 1;
+    kern_gate(job->k, job->a->kind, g, ones, n, y);
+    for (size_t i = 0; i < n; i++) y[i] = (most < y[i] ? most : y[i]) * u[i];
+}
+
+/* y = the gated product of gate and up, within the limit. */
 static void swiglu_limited(const struct swiglu_job *job, const float *gate, const float *up,
                            float *y)
 {
-    enum { BLOCK = 256 };
     const float most = job->a->limit;
-    float g[BLOCK], u[BLOCK];
-    for (size_t i0 = 0; i0 < job->a->n; i0 += BLOCK) {
-        const size_t n = job->a->n - i0 < BLOCK ? job->a->n - i0 : BLOCK;
+    const bool caps = job->a->caps;
+    float g[LIMIT_BLOCK], u[LIMIT_BLOCK];
+    for (size_t i0 = 0; i0 < job->a->n; i0 += LIMIT_BLOCK) {
+        const size_t rest = job->a->n - i0, n = rest < LIMIT_BLOCK ? rest : LIMIT_BLOCK;
         for (size_t i = 0; i < n; i++) {
             const float below = most < up[i0 + i] ? most : up[i0 + i];
-            g[i] = most < gate[i0 + i] ? most : gate[i0 + i];
+            g[i] = most < gate[i0 + i] && !caps ? most : gate[i0 + i];
             u[i] = -most > below ? -most : below;
         }
-        kern_gate(job->k, job->a->kind, g, u, n, y + i0);
+        if (caps)
+            gate_capped(job, g, u, n, y + i0);
+        else
+            kern_gate(job->k, job->a->kind, g, u, n, y + i0);
     }
 }
 

@@ -300,7 +300,8 @@ struct sigmoid_heads {
 void op_sigmoid_heads(const struct kern_table *k, const struct sigmoid_heads *a);
 
 /* y = activation(gate) * up, as kern_gate computes it by `kind`, for n columns of each row. With a
- * limit, the same of min(gate_i, limit) and min(max(up_i, -limit), limit); a NaN stays NaN. */
+ * limit, the same of min(gate_i, limit) and min(max(up_i, -limit), limit); with caps, y =
+ * min(activation(gate_i), limit) * min(max(up_i, -limit), limit). A NaN stays NaN. */
 struct swiglu_args {
     const float *gate, *up; /* [n_rows, stride] */
     size_t stride, n_rows, n;
@@ -308,6 +309,7 @@ struct swiglu_args {
     size_t y_stride;
     enum gate_kind kind;
     float limit; /* 0: none. Not on a device */
+    bool caps;   /* the limit is that of the activation's result, not of its input */
 };
 void op_swiglu(const struct kern_table *k, const struct swiglu_args *a);
 

@@ -212,7 +212,8 @@ static void op_gated_cuda(struct device *d, const struct gated_args *a)
 {
     const struct linear_args both[2] = {a->gate, a->up};
     const size_t f = a->gate.y_stride;
-    const struct swiglu_args act = {a->gate.y, a->up.y, f, a->n_rows, f, a->gate.y, f, a->kind, 0};
+    const struct swiglu_args act = {a->gate.y, a->up.y, f,       a->n_rows, f,
+                                    a->gate.y, f,       a->kind, 0,         false};
     op_linears_cuda(d, both, 2);
     op_swiglu_cuda(d, &act);
     if (a->codes != NULL) op_quantize_rows_cuda(d, a->gate.y, f, a->n_rows, f, a->codes);

@@ -264,6 +264,38 @@ static void swiglu_has_a_limit(void)
     CU_ASSERT(isnan(y[3]) && isnan(y[5]));
 }
 
+/* With caps, the limit is that of the activation. All sets of kernels give the same bits. */
+static void swiglu_caps_the_activation(void)
+{
+    enum { N = 700 };
+    float gate[N], up[N], silu[N], ones[N], y[N], want[N];
+    struct rng r = {55};
+    const struct kern_table sets[] = {table_ref(), table_best(), table_in_turn(0),
+                                      table_in_turn(1)};
+    rng_floats(&r, gate, N, 4.0f);
+    rng_floats(&r, up, N, 4.0f);
+    gate[3] = up[5] = NAN;
+    for (int i = 0; i < N; i++) ones[i] = 1;
+    for (int set = 0; set < 4; set++) {
+        op_swiglu(&sets[set], &(struct swiglu_args){.gate = gate,
+                                                    .up = up,
+                                                    .stride = N,
+                                                    .n_rows = 1,
+                                                    .n = N,
+                                                    .y = y,
+                                                    .y_stride = N,
+                                                    .limit = 1.5f,
+                                                    .caps = true});
+        sets[set].swiglu(gate, ones, N, silu);
+        for (int i = 0; i < N; i++) {
+            const float g = silu[i] > 1.5f ? 1.5f : silu[i];
+            want[i] = g * (up[i] > 1.5f ? 1.5f : up[i] < -1.5f ? -1.5f : up[i]);
+        }
+        CU_ASSERT_EQUAL(count_different(y, want, N), 0);
+        CU_ASSERT(isnan(y[3]) && isnan(y[5]));
+    }
+}
+
 void suite_streams(CU_pSuite suite);
 void suite_streams(CU_pSuite suite)
 {
@@ -271,4 +303,5 @@ void suite_streams(CU_pSuite suite)
     CU_add_test(suite, "streams are mixed and added", streams_are_mixed_and_added);
     CU_add_test(suite, "ends of heads rotate", ends_of_heads_rotate);
     CU_add_test(suite, "SwiGLU has a limit", swiglu_has_a_limit);
+    CU_add_test(suite, "SwiGLU caps the activation", swiglu_caps_the_activation);
 }
