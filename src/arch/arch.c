@@ -77,7 +77,8 @@ static struct status find_local_rope(struct arch_reading *r)
     if (!r->m.family->local_rope) return status_ok();
     r->m.local_rope = true;
     if (r->node.rope_parameters == NULL) {
-        if (r->m.family->modern) return status_ok(); /* both thetas have defaults */
+        if (r->m.family->modern) return status_ok();  /* both thetas have defaults */
+        if (r->m.family->stepped) return status_ok(); /* arch_derive_step has read them */
         if (!js_number(js_get(r->root, "rope_theta"), &theta)) return no_theta(r);
         if (r->m.family->hybrid_kv) return status_ok(); /* arch_derive_hybrid has checked it */
         if (r->m.family->local_theta && r->local_theta == 0)
@@ -144,8 +145,9 @@ static struct status derive_rope(struct arch_reading *r)
         return status_make(STATUS_INPUT, "%s: rope_theta: expected above 1, found %g", r->what,
                            m->rope_theta);
     }
-    /* arch_derive_typed has checked partial_rotary_factor; arch_compressed.c checks it later */
-    if (m->family->typed_heads || m->family->compressed) return status_ok();
+    /* arch_derive_typed and arch_derive_step have checked partial_rotary_factor; arch_compressed.c
+     * checks it later */
+    if (m->family->typed_heads || m->family->stepped || m->family->compressed) return status_ok();
     if (!js_number(js_get(r->node.rope_parameters, "partial_rotary_factor"), &part))
         return status_ok();
     if (!(part > 0 && part <= 1)) {
@@ -281,6 +283,7 @@ static struct status derive_layer_types(struct arch_reading *r)
     if (m->family->indexed) return arch_derive_index(r);
     if (m->family->block_indexed) return arch_derive_block_index(r);
     if (m->family->compressed) return arch_derive_compressed(r);
+    if (m->family->stepped) return status_ok(); /* arch_derive_step has marked them */
     if (r->node.layer_types == NULL) return status_ok();
     if (js_type(r->node.layer_types) != JS_ARRAY || js_count(r->node.layer_types) != m->n_layers) {
         return status_make(STATUS_INPUT, "%s: layer_types: expected a list of %u", r->what,
@@ -387,6 +390,7 @@ static struct status derive_sparsity(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     if (m->family->mamba_blocks) return status_ok(); /* arch_derive_mamba has marked them */
+    if (m->family->stepped) return status_ok();      /* so has arch_derive_step */
     if (m->family->typed_mlps) return arch_derive_typed_mlps(r);
     if (r->node.moe_layers != NULL) return arch_derive_moe_layers(r);
     for (uint32_t l = 0; m->shortcut && l < m->n_layers; l += 2) m->layer.is_moe[l] = true;
@@ -553,6 +557,7 @@ static struct status parse_root(struct arch_reading *r)
     TRY(arch_derive_shortcut(r));
     TRY(arch_derive_hybrid(r));
     TRY(arch_derive_typed(r));
+    TRY(arch_derive_step(r));
     TRY(derive_rope(r));
     TRY(derive_unrotated(r));
     TRY(derive_heads(r));

@@ -199,6 +199,9 @@ struct arch_family {
                     in place of the norm of the first layer's input; FFNs are GEGLU with exact
                     GELU; a window reaches "local_attention" / 2 positions to either side of its
                     row; "norm_bias": norms have biases */
+    /* Step-3.5 and 3.7: number of query heads and RoPE by the kind of the layer, a gate for each
+     * head, limits of SwiGLU for each layer; arch_step.c */
+    bool stepped;
     bool pad_positions; /* positions count from "pad_token_id" + 1; padding tokens are not counted
                            and have the position "pad_token_id" */
 };
@@ -287,6 +290,8 @@ struct arch_swiglu {
 /* Attention: its heads, their widths, the window and what is done to q, k and v. */
 struct arch_attention {
     uint32_t n_heads, n_kv_heads; /* H, G */
+    /* query heads of the layers without a window; 0: all layers have H */
+    uint32_t n_full_heads;
     /* KV heads of the layers without a window, a divisor of G; 0: all layers have G. The cache has
      * G in all layers: it has each of these heads G / n_full_kv_heads times. */
     uint32_t n_full_kv_heads;
@@ -307,9 +312,11 @@ struct arch_attention {
                            per token. Compressed attention: Hd. 0: neither */
     uint32_t q_lora;    /* latent and compressed attention: width of q's latent; 0: q is computed
                            directly */
+    /* `rotary` of layers with a window; 0: as in the others */
+    uint32_t local_rotary;
     float latent_norm_eps; /* eps of the norms inside latent attention */
     float latent_scale;    /* multiplies the normed latent of keys and values; 0: nothing does */
-    bool latent_gates;     /* latent attention: each head's output is multiplied by a sigmoid */
+    bool head_gates;       /* each head's output is multiplied by a sigmoid of one number */
     bool qk_norm, qk_norm_whole; /* RMSNorm of each head of q and k; of all of q and of all of k */
     bool l2_norm, sinks, gated_heads; /* see struct arch_family */
     bool qkv_bias, o_bias;
@@ -348,6 +355,9 @@ struct arch_layers {
     bool is_hashed[ARCH_LAYERS_MAX];    /* a table gives the experts of each token */
     enum compression compression[ARCH_LAYERS_MAX];
     bool lacks_mixer[ARCH_LAYERS_MAX], lacks_ffn[ARCH_LAYERS_MAX];
+    /* limits behind the activation (struct swiglu_args, caps) of routed experts, and of a dense FFN
+     * or shared experts; 0: none */
+    float expert_cap[ARCH_LAYERS_MAX], ffn_cap[ARCH_LAYERS_MAX];
 };
 
 struct arch {
@@ -530,12 +540,23 @@ static inline uint32_t arch_delta_per_unit(const struct arch *m)
     return m->delta.is_mamba ? 1 : arch_delta_per_key(m);
 }
 
+/* Local. Return the query heads of a layer, and the most of any layer. */
+static inline uint32_t arch_heads(const struct arch *m, bool has_window)
+{
+    return m->attn.n_full_heads > 0 && !has_window ? m->attn.n_full_heads : m->attn.n_heads;
+}
+
+static inline uint32_t arch_heads_most(const struct arch *m)
+{
+    return m->attn.n_full_heads > m->attn.n_heads ? m->attn.n_full_heads : m->attn.n_heads;
+}
+
 /* Local. Returns the widest input of an output projection, attention's or a recurrent layer's. */
 static inline uint64_t arch_mixed_inputs(const struct arch *m)
 {
     const uint32_t dim =
         m->attn.full_dim > m->attn.value_dim ? m->attn.full_dim : m->attn.value_dim;
-    const uint64_t o = (uint64_t)m->attn.n_heads * dim;
+    const uint64_t o = (uint64_t)arch_heads_most(m) * dim;
     const uint64_t delta = (uint64_t)m->delta.n_value_heads * m->delta.value_dim;
     return o > delta ? o : delta;
 }
@@ -557,6 +578,7 @@ static inline uint32_t arch_shares_keys(const struct arch *m, uint32_t layer)
 /* Local. Returns the rotated elements of a head in layers with a window. */
 static inline uint32_t arch_local_rotary(const struct arch *m)
 {
+    if (m->attn.local_rotary > 0) return m->attn.local_rotary;
     return m->attn.full_dim > 0 ? m->attn.query_dim : m->attn.rotary;
 }
 

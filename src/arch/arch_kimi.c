@@ -252,7 +252,7 @@ struct status arch_derive_ling(struct arch_reading *r)
     TRY(check_ling_rope(r));
     TRY(take_ling_sizes(r));
     TRY(take_groups(r));
-    r->m.attn.latent_gates = true;
+    r->m.attn.head_gates = true;
     if (!is_given(r, "first_k_dense_replace") && r->node.mlp_layer_types == NULL)
         return arch_field_missing(r, "first_k_dense_replace");
     return check_kinds(r, "layer_types, layer_group_size");

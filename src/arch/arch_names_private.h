@@ -47,6 +47,12 @@ static const struct arch_names experts_beside = {.router = "router.proj",
                                                  .up = "experts.up_proj",
                                                  .down = "experts.down_proj",
                                                  .shared = "mlp."};
+static const struct arch_names moe_beside = {.router = "moe.gate",
+                                             .gate = "moe.gate_proj",
+                                             .up = "moe.up_proj",
+                                             .down = "moe.down_proj",
+                                             .shared = "share_expert.",
+                                             .select_bias = "moe.router_bias"};
 static const struct arch_names mlp_wg = {
     .router = "mlp.gate.wg", EXPERTS_BY_PROJ, .shared = "mlp.shared_mlp."};
 static const struct arch_names mlp_relu2 = {.router = "mlp.gate",

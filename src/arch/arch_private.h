@@ -151,6 +151,11 @@ struct status arch_derive_typed(struct arch_reading *r);
 struct status arch_derive_typed_heads(struct arch_reading *r);
 struct status arch_check_typed(const struct arch_reading *r);
 
+/* arch_step.c. Local. For Step-3.5 and Step-3.7, before the other derivations: marks the kinds of
+ * layers, sets heads, the window, the rotated parts of heads and the limits of FFNs, and refuses
+ * fields that contradict each other. Errors: STATUS_INPUT. */
+struct status arch_derive_step(struct arch_reading *r);
+
 /* arch_compressed.c. Local. For DeepSeek-V4: arch_find_compressed_rope finds the RoPE of layers
  * with entries and of the others; arch_derive_compressed_heads sets the widths of heads;
  * arch_derive_compressed, called after these two, sets the kinds of layers. Errors: STATUS_INPUT.

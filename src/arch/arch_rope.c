@@ -51,10 +51,15 @@ uint32_t arch_value_dim(const struct js_node *config)
 
 uint32_t arch_full_dim(const struct js_node *config, uint64_t *n_heads)
 {
-    const double n = full_dim_of(config), heads = number_or(config, "num_attention_heads", 0);
-    const bool is_sane = n >= 1 && n <= 1024 && heads >= 1 && heads <= 4096;
+    const double n = full_dim_of(config);
+    const double own = n >= 1 ? number_or(config, "num_attention_heads", 0) : 0;
+    /* Step-3.5: the heads of layers with a window */
+    const double other =
+        number_or(js_get(config, "attention_other_setting"), "num_attention_heads", own);
+    const double heads = number_or(config, "num_sliding_attention_heads", other);
+    const bool is_sane = n <= 1024 && heads >= 1 && heads <= 4096;
     *n_heads = is_sane ? (uint64_t)heads : 0;
-    return is_sane ? (uint32_t)n : 0;
+    return is_sane && n >= 1 ? (uint32_t)n : 0;
 }
 
 uint32_t arch_delta_unit(const struct js_node *config)
@@ -106,6 +111,22 @@ static bool is_compressed(const struct js_node *config)
     return family != NULL && family->compressed;
 }
 
+/* As number_or, of a number that may be a list with one for each layer (Step-3.5): reads that of
+ * the first layer with a window, or without one. */
+static double number_of_kind(const struct js_node *config, const char *key, bool is_local,
+                             double otherwise)
+{
+    const struct js_node *list = js_get(config, key), *types = js_get(config, "layer_types");
+    double x;
+    if (js_type(list) != JS_ARRAY) return number_or(config, key, otherwise);
+    for (size_t l = 0; l < js_count(types); l++) {
+        const char *type = js_string(js_at(types, l), NULL);
+        const bool slides = type != NULL && strcmp(type, "sliding_attention") == 0;
+        if (slides == is_local && js_number(js_at(list, l), &x)) return x;
+    }
+    return otherwise;
+}
+
 /* Reads theta from outside of rope_parameters. */
 static double theta_of(const struct js_node *config, bool is_local)
 {
@@ -113,7 +134,7 @@ static double theta_of(const struct js_node *config, bool is_local)
     if (family != NULL && family->modern)
         return number_or(config, is_local ? "local_rope_theta" : "global_rope_theta",
                          is_local ? ARCH_LOCAL_THETA : ARCH_GLOBAL_THETA);
-    double theta = number_or(config, "rope_theta", 10000.0);
+    double theta = number_of_kind(config, "rope_theta", is_local, 10000.0);
     if (is_compressed(config) && !is_local) return number_or(config, "compress_rope_theta", 0);
     if (is_local) theta = number_or(config, "swa_rope_theta", theta);
     return is_local ? number_or(config, "rope_local_base_freq", theta) : theta;
@@ -133,7 +154,8 @@ static struct rope rope_read(const struct js_node *config, bool is_local)
     const double head_dim =
         number_or(config, "qk_rope_head_dim", full_dim > 0 ? full_dim : head_dim_of(config));
     const double part = number_or(parameters, "partial_rotary_factor",
-                                  number_or(config, "partial_rotary_factor", 1.0));
+                                  number_of_kind(config, "partial_rotary_factors", is_local,
+                                                 number_or(config, "partial_rotary_factor", 1.0)));
     struct rope r = {.config = config};
     r.rotated = part != 1 ? floor(head_dim * part) : number_or(config, "rotary_dim", head_dim);
     r.rotated = number_or(config, "qk_rope_head_dim", r.rotated);

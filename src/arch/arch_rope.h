@@ -21,7 +21,9 @@ enum { ARCH_ROPE_MAX = 65536 };
 uint32_t arch_value_dim(const struct js_node *config);
 
 /* Local. As arch_value_dim, for layers without a window in a family where these have heads of
- * another width; also sets *n_heads to their number. Returns 0 when the config does not give it. */
+ * another width; returns 0 in others, and when the config does not give it. Also sets *n_heads to
+ * the heads for which o_proj's K-blocks are chosen in all layers, if layers differ in the width or
+ * number of heads; else to 0. */
 uint32_t arch_full_dim(const struct js_node *config, uint64_t *n_heads);
 
 /* Local. As arch_value_dim, for recurrent layers: the value heads of one key head together, or one

@@ -30,8 +30,11 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_ATTN_NORM, PART_BEFORE_NORMS, "input_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_ATTN_OUT_NORM, PART_OUT_NORMS, "post_attention_layernorm.weight", DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_Q, PART_ANY_HEADS, "self_attn.q_proj.weight", DIM_Q, DIM_D)},
-    {MATRIX(CLASS_ATTENTION, WEIGHT_K, PART_HEADS, "self_attn.k_proj.weight", DIM_KV, DIM_D)},
-    {MATRIX(CLASS_ATTENTION, WEIGHT_V, PART_HEADS, "self_attn.v_proj.weight", DIM_VALUES, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_Q, PART_FULL_QUERIES, "self_attn.q_proj.weight", DIM_FULL_Q,
+            DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_K, PART_USUAL_KV, "self_attn.k_proj.weight", DIM_KV, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_V, PART_USUAL_KV, "self_attn.v_proj.weight", DIM_VALUES,
+            DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_K, PART_FULL_HEADS, "self_attn.k_proj.weight", DIM_FULL_KV,
             DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_V, PART_FULL_HEADS, "self_attn.v_proj.weight", DIM_FULL_VALUES,
@@ -73,8 +76,10 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_KV_A_NORM, PART_LATENT, "self_attn.kv_a_layernorm.weight", DIM_KV_LORA)},
     {MATRIX(CLASS_LATENT, WEIGHT_KV_B, PART_LATENT, "self_attn.kv_b_proj.weight", DIM_KV_B,
             DIM_KV_LORA)},
-    {MATRIX(CLASS_ROUTER, WEIGHT_LATENT_GATE, PART_LATENT_GATES, "self_attn.g_proj.weight", DIM_H,
+    {MATRIX(CLASS_ROUTER, WEIGHT_HEAD_GATE, PART_HEAD_GATES, "self_attn.g_proj.weight", DIM_H,
             DIM_D)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_HEAD_GATE, PART_FULL_QUERIES, "self_attn.g_proj.weight",
+            DIM_FULL_H, DIM_D)},
     /* the index of sparse attention */
     {MATRIX(CLASS_ATTENTION, WEIGHT_INDEX_Q, PART_ANY_INDEX, "self_attn.indexer.wq_b.weight",
             DIM_INDEX_Q, DIM_Q_LORA)},
@@ -121,6 +126,9 @@ static const struct arch_tensor tensors[] = {
      .has_leaves = true},
     {VECTOR(WEIGHT_O_IN_NORM, PART_SUB_NORMS, "self_attn.attn_sub_norm.weight", DIM_O)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_O, PART_ATTENTION, "self_attn.o_proj.weight", DIM_D, DIM_O),
+     .has_leaves = true},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_O, PART_FULL_QUERIES, "self_attn.o_proj.weight", DIM_D,
+            DIM_FULL_Q),
      .has_leaves = true},
     /* a gated delta rule */
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_QKVZ, PART_DELTA, "linear_attn.in_proj_qkvz.weight",
@@ -368,6 +376,8 @@ enum arch_axis arch_dim_axis(enum arch_dim dim)
                                                    [DIM_Q] = AXIS_HEADS,
                                                    [DIM_O] = AXIS_HEADS,
                                                    [DIM_KV_B] = AXIS_HEADS,
+                                                   [DIM_FULL_H] = AXIS_FULL_HEADS,
+                                                   [DIM_FULL_Q] = AXIS_FULL_HEADS,
                                                    [DIM_KV] = AXIS_KV_HEADS,
                                                    [DIM_VALUES] = AXIS_KV_HEADS,
                                                    [DIM_INDEX_KV] = AXIS_KV_HEADS,
@@ -393,6 +403,7 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim)
         return m->attn.gated_heads ? 2 * m->attn.query_dim : m->attn.query_dim;
     case DIM_KV:
     case DIM_FULL_KV:
+    case DIM_FULL_Q:
         return m->attn.query_dim;
     case DIM_VALUES:
     case DIM_FULL_VALUES:
@@ -439,6 +450,8 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
                                        [DIM_Q] = m->attn.n_heads,
                                        [DIM_O] = m->attn.n_heads,
                                        [DIM_KV_B] = m->attn.n_heads,
+                                       [DIM_FULL_H] = m->attn.n_full_heads,
+                                       [DIM_FULL_Q] = m->attn.n_full_heads,
                                        [DIM_KV] = m->attn.n_kv_heads,
                                        [DIM_VALUES] = m->attn.n_kv_heads,
                                        [DIM_FULL_KV] = m->attn.n_full_kv_heads,
@@ -491,7 +504,7 @@ static uint64_t attention_parts(const struct arch *m, uint32_t layer)
     if (m->attn.kv_lora > 0)
         return PART_LATENT | (arch_has_index(m, layer) ? PART_INDEX : 0) |
                (m->attn.q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP) |
-               (m->attn.latent_gates ? PART_LATENT_GATES : 0);
+               (m->attn.head_gates ? PART_HEAD_GATES : 0);
     const bool is_local = m->layer.has_window[layer];
     if (m->attn.full_dim > 0 && !is_local)
         return PART_TYPED_HEADS | (m->attn.full_k_is_v ? 0 : PART_TYPED_VALUES);
@@ -499,7 +512,9 @@ static uint64_t attention_parts(const struct arch *m, uint32_t layer)
                            : !m->family->hybrid_kv ? PART_SINKS
                            : is_local              ? PART_SINK_BIAS
                                                    : 0;
+    if (m->attn.n_full_heads > 0 && !is_local) return PART_FULL_QUERIES | PART_QK_NORM;
     return (arch_shares_keys(m, layer) > 1 ? PART_FULL_HEADS : PART_HEADS) |
+           (m->attn.head_gates ? PART_HEAD_GATES : 0) |
            (m->attn.qkv_bias ? PART_QKV_BIAS : 0) | (m->attn.o_bias ? PART_O_BIAS : 0) |
            (arch_has_index(m, layer) ? PART_BLOCK_INDEX : 0) |
            (m->attn.qk_norm ? PART_QK_NORM : 0) | (m->attn.qk_norm_whole ? PART_QK_NORM_WHOLE : 0) |

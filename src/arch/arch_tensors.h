@@ -24,7 +24,7 @@ enum weight_role {
     WEIGHT_K_ROPE,
     WEIGHT_KV_A_NORM,
     WEIGHT_KV_B,        /* the heads' own parts of keys and values, never quantized */
-    WEIGHT_LATENT_GATE, /* one gate for each head */
+    WEIGHT_HEAD_GATE,   /* one gate for each head */
     WEIGHT_INDEX_Q, /* the index of sparse attention: its queries, from q's latent or from rows */
     WEIGHT_INDEX_Q_NORM, /* norm of each of its queries */
     WEIGHT_INDEX_K,      /* its keys, one head */
@@ -142,6 +142,7 @@ enum arch_class {
 enum arch_axis {
     AXIS_NONE, /* not divided: every rank that holds the tensor holds all of this dimension */
     AXIS_HEADS,
+    AXIS_FULL_HEADS, /* query heads of the layers without a window, if these have another number */
     AXIS_KV_HEADS,
     AXIS_FULL_KV_HEADS, /* KV heads of the layers without a window, if these have fewer */
     AXIS_FFN,
@@ -170,6 +171,10 @@ enum arch_dim {
     DIM_TYPED_HEAD, /* full_dim: one head's elements in layers whose heads are of another width */
     DIM_TYPED_Q,    /* H full_dim: outputs of q and inputs of o there */
     DIM_TYPED_KV,   /* n_full_kv_heads full_dim: outputs of k, and of v, there */
+    /* the layers without a window, if these have another number of query heads: one element for each
+     * head; query_dim elements each, the outputs of q and inputs of o */
+    DIM_FULL_H,
+    DIM_FULL_Q,
     DIM_KV_B,     /* H (query_dim - rotary + value_dim): the heads' own parts of keys and values */
     DIM_Q_LORA,   /* q's latent */
     DIM_KV_LORA,  /* the latent of keys and values */
@@ -225,7 +230,8 @@ enum arch_dim {
     PART(LATENT)       /* latent attention */                                                      \
     PART(Q_STEPS)      /* LATENT with a latent for q */                                            \
     PART(Q_STEP)       /* LATENT without a latent for q */                                         \
-    PART(LATENT_GATES) /* LATENT with a gate for each head */                                      \
+    PART(HEAD_GATES)   /* a gate for each head */                                                  \
+    PART(FULL_QUERIES) /* HEADS with the query heads of a layer without a window, and gates */     \
     PART(INDEX)        /* an index of LATENT, for sparse attention */                              \
     PART(BLOCK_INDEX)  /* an index of HEADS, which chooses blocks */                               \
     PART(SHARED_KV)    /* compressed attention: one head of keys that are values */                \
@@ -283,6 +289,7 @@ enum arch_part {
     ARCH_PARTS(PART_FLAG)
 #undef PART_FLAG
         PART_ANY_HEADS = PART_HEADS | PART_FULL_HEADS,
+    PART_USUAL_KV = PART_HEADS | PART_FULL_QUERIES, /* G heads of k and v */
     PART_ATTENTION = PART_ANY_HEADS | PART_LATENT, /* o reads value_dim elements of a head */
     PART_ANY_INDEX = PART_INDEX | PART_POOL_SPARSE,
     PART_ANY_POOL = PART_POOL_SPARSE | PART_POOL_FULL,

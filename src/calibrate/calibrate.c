@@ -67,6 +67,14 @@ static struct status calibrate_check(const struct calib *c)
                            "rounding (--method rtn without --calibration) is",
                            c->o->model->family->title);
     }
+    if (c->o->model->family->stepped) {
+        return status_make(
+            STATUS_USAGE,
+            "--calibration: not implemented for %s, whose FFNs have limits and whose "
+            "kinds of layers differ in heads; rounding (--method rtn without "
+            "--calibration) is",
+            c->o->model->family->title);
+    }
     if (c->o->model->attn.n_full_kv_heads > 0) {
         return status_make(STATUS_USAGE,
                            "--calibration: not implemented for %s, whose layers without a window "

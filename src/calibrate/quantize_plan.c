@@ -211,7 +211,9 @@ static uint32_t leaf_of_row(const struct arch *m, const struct arch_tensor *row,
     const uint64_t n = is_o ? (uint64_t)m->attn.n_heads * m->attn.value_dim : n_cols;
     const uint32_t leaf = leaf_choose_quantized(n, leaf_common_unit(dim, group), leaves_least(row));
     if (!is_o) return leaf;
-    const uint32_t own = arch_o_leaf(m, leaf, (uint32_t)(n_cols / m->attn.n_heads));
+    const bool is_one_width = m->attn.n_full_heads > 0;
+    const uint32_t head = is_one_width ? m->attn.value_dim : (uint32_t)(n_cols / m->attn.n_heads);
+    const uint32_t own = arch_o_leaf(m, leaf, head);
     return group > 0 && own % group != 0 ? 0 : own;
 }
 

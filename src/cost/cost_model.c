@@ -83,7 +83,8 @@ static void count_attention(struct cost_stage *s, const struct cost_model *m, ui
                             uint32_t tp)
 {
     const struct arch *a = m->l->model.arch;
-    const double heads = range_count(layout_heads(m->l, tp));
+    const bool few = a->attn.n_full_heads > 0 && !a->layer.has_window[layer];
+    const double heads = range_count(few ? layout_full_heads(m->l, tp) : layout_heads(m->l, tp));
     const double kv = a->attn.kv_lora > 0 ? 1 : range_count(layout_kv_heads(m->l, tp));
     if (a->layer.is_delta[layer]) count_recurrent(s, m, tp);
     if (!arch_layer_has_kv(a, layer)) return;

@@ -98,6 +98,13 @@ static struct status job_device_check_model(const struct arch *m, const char *na
                            "which run on CPUs alone; run it with --device cpu",
                            name, m->family->title);
     }
+    if (m->family->stepped) {
+        return status_make(
+            STATUS_USAGE,
+            "--device %s: %s has gates for heads and limits in the FFN, which run on "
+            "CPUs alone; run it with --device cpu",
+            name, m->family->title);
+    }
     if (m->attn.n_heads <= DEVICE_HEADS_MAX) return status_ok();
     return status_make(STATUS_USAGE, "--device %s: at most %d query heads, %s has %u", name,
                        (int)DEVICE_HEADS_MAX, m->family->title, m->attn.n_heads);

@@ -91,7 +91,7 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
                                            [WORKSPACE_TILE_PARTS] = &s->tile_parts,
                                            [WORKSPACE_Q_LOW] = &s->latent.q_low,
                                            [WORKSPACE_K_ROPE] = &s->latent.k_rope,
-                                           [WORKSPACE_LATENT_GATES] = &s->latent.gates,
+                                           [WORKSPACE_HEAD_GATES] = &s->qkv.gates,
                                            [WORKSPACE_Q_GATED] = &s->qkv.q_gated,
                                            [WORKSPACE_DELTA_QKVZ] = &s->delta.qkvz,
                                            [WORKSPACE_DELTA_BA] = &s->delta.ba,

@@ -8,6 +8,14 @@
 
 static stage_attend attend_heads;
 
+/* Sets to[i] to the local kv head of the i-th head of `held`, out of n_all in the model. */
+static void map_heads(const struct stage *s, struct range held, uint32_t n_all, uint8_t *to)
+{
+    const uint32_t per_kv = n_all / s->o.model->attn.n_kv_heads;
+    for (uint32_t h = held.begin; h < held.end; h++)
+        to[h - held.begin] = (uint8_t)(h / per_kv - s->o.weights->kv_heads.begin);
+}
+
 void stage_describe_attention(struct stage *s)
 {
     const struct arch *m = s->o.model;
@@ -15,7 +23,6 @@ void stage_describe_attention(struct stage *s)
                 : m->attn.kv_lora > 0       ? stage_latent
                                             : attend_heads;
     const struct weights *w = s->o.weights;
-    const uint32_t heads_per_kv = m->attn.n_heads / m->attn.n_kv_heads;
     s->attention =
         (struct attention_shape){.n_heads = range_count(w->heads),
                                  .n_kv_heads = range_count(w->kv_heads),
@@ -26,9 +33,18 @@ void stage_describe_attention(struct stage *s)
                                  .norm_eps = m->norm_eps,
                                  .norms_last = m->family->qk_norm_last || m->attn.l2_norm,
                                  .ahead = m->encoder};
-    for (uint32_t h = w->heads.begin; h < w->heads.end; h++) {
-        s->kv_of_head[h - w->heads.begin] = (uint8_t)(h / heads_per_kv - w->kv_heads.begin);
-    }
+    map_heads(s, w->heads, m->attn.n_heads, s->kv_of_head);
+    s->full_attention = s->attention;
+    if (m->attn.n_full_heads == 0) return;
+    s->full_attention.n_heads = range_count(w->full_heads);
+    s->full_attention.kv_of_head = s->kv_of_full_head;
+    map_heads(s, w->full_heads, m->attn.n_full_heads, s->kv_of_full_head);
+}
+
+/* The heads of a layer that this rank holds. */
+static const struct attention_shape *shape_of(const struct stage *s, const struct layer *layer)
+{
+    return layer->has_window ? &s->attention : &s->full_attention;
 }
 
 /* Returns the factor by which q grows with the position (struct arch_tuning). */
@@ -178,7 +194,7 @@ static void widen_heads(struct stage *s, const struct layer *layer, const float 
                         const float *k_norm, size_t n_rows)
 {
     const struct arch *m = s->o.model;
-    const size_t n_q = n_rows * s->attention.n_heads;
+    const size_t n_q = n_rows * shape_of(s, layer)->n_heads;
     const size_t n_kv = n_rows * range_count(computed_kv(s, layer));
     const size_t width = arch_query_dim(m, layer->has_window);
     const size_t v_width = arch_value_dim_of(m, layer->has_window);
@@ -195,7 +211,7 @@ static void narrow_heads(struct stage *s, const struct layer *layer, size_t n_ro
 {
     const size_t narrow = arch_value_dim_of(s->o.model, layer->has_window);
     op_place_rows(s->o.kern, &(struct place_args){.from = s->qkv.o_wide,
-                                                  .n_rows = n_rows * s->attention.n_heads,
+                                                  .n_rows = n_rows * shape_of(s, layer)->n_heads,
                                                   .width = narrow,
                                                   .to_stride = narrow,
                                                   .to = s->qkv.attended,
@@ -257,7 +273,9 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
     const struct column qkv[] = {{&w->q, gated ? s->qkv.q_gated : s->qkv.q, w->q_bias},
                                  {&w->k, s->qkv.k_narrow, w->k_bias},
                                  {&w->v, s->qkv.v_narrow, w->v_bias}};
+    const struct column gates = {&w->gate, s->qkv.gates, NULL};
     stage_columns(s, qkv, 3, in);
+    if (s->o.model->attn.head_gates) stage_columns(s, &gates, 1, in);
     stage_adapt_columns(s, &(struct adapter_columns){layer, ADAPTER_Q, qkv, 3}, p, in);
     if (gated) take_queries(s, n_rows);
     copy_keys(s, layer, n_rows);
@@ -293,9 +311,12 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
     if (m->index.block > 0 && arch_has_index(m, layer->index))
         stage_attend_blocks(s, layer, p, in, &work);
     else
-        attention_run(s->o.kern, &s->attention, &work);
+        attention_run(s->o.kern, shape_of(s, layer), &work);
     if (padded) narrow_heads(s, layer, n_rows);
     if (gated) apply_gates(s, n_rows);
+    if (s->o.model->attn.head_gates)
+        op_sigmoid_rows(s->o.kern, s->qkv.attended, s->qkv.gates,
+                        n_rows * shape_of(s, layer)->n_heads, s->o.model->attn.value_dim);
 }
 
 /* Returns the linear for which the norm quantizes rows; NULL: none. If each rank quantizes a slice,
@@ -318,10 +339,12 @@ static struct inner_rows mixed_rows(const struct stage *s, const struct layer *l
 {
     const struct arch *m = s->o.model;
     const struct weights *w = s->o.weights;
-    const struct range held = layer->is_delta ? w->delta_heads : w->heads;
+    const bool is_few = m->attn.n_full_heads > 0 && !layer->has_window;
+    const struct range held = layer->is_delta ? w->delta_heads : is_few ? w->full_heads : w->heads;
     const uint32_t n =
         layer->is_delta ? arch_dim_unit(m, DIM_DELTA_V) : arch_value_dim_of(m, layer->has_window);
-    const uint32_t n_units = layer->is_delta ? arch_delta_units(m) : m->attn.n_heads;
+    const uint32_t n_units =
+        layer->is_delta ? arch_delta_units(m) : arch_heads(m, layer->has_window);
     return (struct inner_rows){.x = s->qkv.attended,
                                .n_rows = n_rows,
                                .held = {held.begin * n, held.end * n},

@@ -77,14 +77,16 @@ static void norm_inner(struct stage *s, const struct ffn_weights *w, const struc
                                              .sums = s->ffn.sums});
 }
 
-/* True when dense FFNs and shared experts clamp their gates and ups. */
-static bool is_clamped(const struct arch *m)
+/* Returns the limit of the gates and ups of a layer's dense FFN or shared experts; 0: none. */
+static float limit_of(const struct arch *m, const struct layer *layer)
 {
-    return m->swiglu.limit > 0 && (m->swiglu.everywhere || m->swiglu.alpha == 0);
+    const float cap = m->layer.ffn_cap[layer->index];
+    if (cap > 0) return cap;
+    return m->swiglu.everywhere || m->swiglu.alpha == 0 ? m->swiglu.limit : 0;
 }
 
-/* s->ffn.gate [n_rows, n] = the inner rows of an FFN, from s->ffn.gate and s->ffn.up. */
-static void gate_inner(struct stage *s, size_t n_rows, size_t n)
+/* s->ffn.gate [n_rows, n] = the inner rows of a layer's FFN, from s->ffn.gate and s->ffn.up. */
+static void gate_inner(struct stage *s, const struct layer *layer, size_t n_rows, size_t n)
 {
     const struct arch *m = s->o.model;
     if (m->swiglu.everywhere) {
@@ -93,7 +95,8 @@ static void gate_inner(struct stage *s, size_t n_rows, size_t n)
         return;
     }
     op_swiglu(s->o.kern, &(struct swiglu_args){.kind = m->gate,
-                                               .limit = is_clamped(m) ? m->swiglu.limit : 0,
+                                               .limit = limit_of(m, layer),
+                                               .caps = m->layer.ffn_cap[layer->index] > 0,
                                                .gate = s->ffn.gate,
                                                .up = s->ffn.up,
                                                .stride = n,
@@ -133,7 +136,7 @@ static struct act_rows inner_activations(struct stage *s, const struct layer *la
     act_codes(s->o.kern, in, &w->gate);
     const bool apart = act_codes_replace(in, &w->up);
     const bool is_normed = s->o.model->sub_norms;
-    if (f > 0 && !apart && !is_adapted && !is_normed && !is_clamped(s->o.model) &&
+    if (f > 0 && !apart && !is_adapted && !is_normed && limit_of(s->o.model, layer) == 0 &&
         w->gate_bias == NULL && w->up_bias == NULL) {
         stage_gated(s, gate_up, in, act_codes_to_make(&inner, &w->down));
     } else {
@@ -142,7 +145,7 @@ static struct act_rows inner_activations(struct stage *s, const struct layer *la
         if (is_normed)
             norm_inner(s, w, &rows);
         else if (f > 0)
-            gate_inner(s, n_rows, f);
+            gate_inner(s, layer, n_rows, f);
     }
     stage_show(s, TAP_DOWN, s->ffn.gate, n_rows, f);
     return inner;

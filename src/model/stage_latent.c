@@ -59,8 +59,8 @@ static void project(struct stage *s, const struct layer *layer, const struct par
     const enum adapter_site first = low ? ADAPTER_Q_A : ADAPTER_Q;
     stage_adapt_columns(s, &(struct adapter_columns){layer, first, columns, 1}, p, in);
     stage_adapt_columns(s, &(struct adapter_columns){layer, ADAPTER_KV_A, columns + 1, 2}, p, in);
-    const struct column gates = {&latent->gate, s->latent.gates, NULL};
-    if (m->attn.latent_gates) stage_columns(s, &gates, 1, in);
+    const struct column gates = {&w->gate, s->qkv.gates, NULL};
+    if (m->attn.head_gates) stage_columns(s, &gates, 1, in);
     if (w->index.k.n_out > 0) stage_index_project(s, &w->index, in);
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->qkv.v,
                                               .w = latent->kv_a_norm,
@@ -178,7 +178,7 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
                            out = {s->qkv.attended, m->attn.value_dim};
     head_linears(s, latent->v_b, o, out, n_rows);
     stage_adapt_heads(s, &(struct adapter_heads){layer, ADAPTER_V_B, o, out}, p);
-    if (m->attn.latent_gates)
-        op_sigmoid_rows(s->o.kern, s->qkv.attended, s->latent.gates, n_rows * s->attention.n_heads,
+    if (m->attn.head_gates)
+        op_sigmoid_rows(s->o.kern, s->qkv.attended, s->qkv.gates, n_rows * s->attention.n_heads,
                         m->attn.value_dim);
 }

@@ -142,6 +142,7 @@ struct qkv_work {
                                    their own: [T, heads, full_dim] */
     float *q_wide, *o_wide;     /* [T, H, Hd] */
     float *q_gated;             /* [T, H, 2 query_dim] q and gate of each head */
+    float *gates;               /* [T, H] one gate for each head */
 };
 
 /* In the workspace: a gated delta rule, of the key heads held here; or a Mamba-2 scan. */
@@ -154,7 +155,6 @@ struct delta_work {
 struct latent_work {
     float *q_low;                /* [T, q_lora] */
     float *k_rope;               /* [T, rotary] */
-    float *gates;                /* [T, H] */
     struct linear_args *heads;   /* [H] the heads' own linears */
     struct linear_group *groups; /* [H] */
 };
@@ -200,7 +200,9 @@ struct stage {
     struct seq_rows *part_seqs;     /* [tables, max_rows + 1] */
     struct kv_groups kv_groups;     /* of layers that share KV blocks */
     struct attention_shape attention;
-    uint8_t kv_of_head[4096]; /* local kv head of each local head */
+    struct attention_shape full_attention; /* of layers without a window */
+    uint8_t kv_of_head[4096];              /* local kv head of each local head */
+    uint8_t kv_of_full_head[4096];         /* the same in full_attention */
     struct kv_pool *kv;
     struct state_pool *states; /* NULL: no layer of the stage has states */
     struct moe *moe;           /* NULL for dense models */

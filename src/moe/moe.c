@@ -379,6 +379,7 @@ struct status moe_start(struct moe *m, const struct layer *layer, const struct m
     float *logits;
     *p = (struct pass){.w = &layer->moe,
                        .in_stage = layer->in_stage,
+                       .cap = m->o.model->layer.expert_cap[layer->index],
                        .given = rows,
                        .rows = rows,
                        .n_tokens = rows->n_tokens};

@@ -52,15 +52,17 @@ static void activate(const struct moe *m, const struct pass *p, size_t f, float 
         op_swiglu_clamped(m->o.kern, gate, up, p->n_in * f, m->o.model->swiglu.alpha,
                           m->o.model->swiglu.limit);
     } else {
-        op_swiglu(m->o.kern, &(struct swiglu_args){.kind = m->o.model->gate,
-                                                   .limit = m->o.model->swiglu.limit,
-                                                   .gate = gate,
-                                                   .up = up,
-                                                   .stride = f,
-                                                   .n_rows = p->n_in,
-                                                   .n = f,
-                                                   .y = gate,
-                                                   .y_stride = f});
+        op_swiglu(m->o.kern,
+                  &(struct swiglu_args){.kind = m->o.model->gate,
+                                        .limit = p->cap > 0 ? p->cap : m->o.model->swiglu.limit,
+                                        .caps = p->cap > 0,
+                                        .gate = gate,
+                                        .up = up,
+                                        .stride = f,
+                                        .n_rows = p->n_in,
+                                        .n = f,
+                                        .y = gate,
+                                        .y_stride = f});
     }
 }
 
@@ -201,8 +203,8 @@ static void gated_linears(struct moe *m, const struct pass *p, struct act_rows *
     const bool apart = act_codes_replace(in, p->w->up);
     if (apart) op_linear(m->o.kern, &both[0]);
     both[1].xq = act_codes(m->o.kern, in, p->w->up);
-    const bool is_adapted = m->adapted.n_rows > 0;
-    if (!apart && !is_adapted && m->o.model->swiglu.limit == 0 && p->w->gate_bias == NULL &&
+    const bool is_adapted = m->adapted.n_rows > 0, is_limited = m->o.model->swiglu.limit > 0;
+    if (!apart && !is_adapted && !is_limited && p->cap == 0 && p->w->gate_bias == NULL &&
         p->w->up_bias == NULL) {
         const struct gated_args gated = {.gate = both[0],
                                          .up = both[1],

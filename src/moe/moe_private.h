@@ -212,6 +212,7 @@ struct expert_inner;
 struct pass {
     const struct moe_weights *w;
     uint32_t in_stage;            /* the layer's number in the stage */
+    float cap;                    /* the layer's expert_cap (struct arch_layers) */
     const struct moe_rows *given; /* the rows of moe_start's caller */
     const struct moe_rows *rows;  /* `given`, or `weighed` */
     struct moe_rows weighed;      /* for experts that read weighted rows */

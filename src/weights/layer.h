@@ -36,7 +36,6 @@ struct index_weights {
 struct latent_weights {
     struct packed q_a, kv_a, k_rope; /* [q_lora, D], [kv_lora, D], [rotary, D] */
     float *q_a_norm, *kv_a_norm;     /* [q_lora], [kv_lora] */
-    struct packed gate;              /* [heads, D] gates of the heads' outputs; or empty */
     struct packed *k_b, *v_b; /* [heads] of [kv_lora, query_dim - rotary], [value_dim, kv_lora] */
     /* compressed attention only, which has no k_rope, k_b and v_b */
     struct pool_weights pool;
@@ -67,6 +66,7 @@ struct delta_weights {
 struct attention_weights {
     struct packed q, k, v;                    /* [heads * query_dim, D]; v: value_dim */
     struct packed o;                          /* [D, heads * value_dim], K-blocks */
+    struct packed gate;                       /* [heads, D] gates of the heads' outputs; or empty */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* [outputs of q, ...] or NULL */
     float *q_norm, *k_norm; /* [query_dim]; [heads * query_dim] of a norm over all heads; or NULL */
     float *sinks;           /* [heads] or NULL */

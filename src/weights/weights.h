@@ -31,7 +31,7 @@ struct weights_block {
 
 struct weights {
     struct layout_place place;
-    struct range layers, heads, kv_heads, delta_heads, vocab, experts;
+    struct range layers, heads, full_heads, kv_heads, delta_heads, vocab, experts;
     struct layer *stage_layers; /* [layers], owned */
     struct packed embed;        /* [vocab rows, D], first stage */
     float *positions, *types;   /* [n_positions, D], [n_types, D] of an encoder, first stage; or

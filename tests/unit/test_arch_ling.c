@@ -53,16 +53,16 @@ static void published_model_has_its_sizes(void)
     CU_ASSERT_EQUAL(arch_delta_layers(&m, 0, 24), 18);
     CU_ASSERT(m.delta.by_channel && m.delta.n_value_heads == 16 && m.delta.value_dim == 128);
     CU_ASSERT(m.delta.is_bounded && m.delta.least_log == -5.0f && m.delta.n_taps == 4);
-    CU_ASSERT(m.attn.latent_gates && m.rope_pairs && !m.layer.is_unrotated[3] &&
+    CU_ASSERT(m.attn.head_gates && m.rope_pairs && !m.layer.is_unrotated[3] &&
               m.attn.query_dim == 192);
     CU_ASSERT(m.moe.router.kind == ROUTER_SIGMOID_RENORM && m.moe.router.n_groups == 8);
     CU_ASSERT(!m.layer.is_moe[0] && m.layer.is_moe[1] && m.moe.shared_ffn == 512 &&
               m.moe.n_chosen == 8);
     CU_ASSERT((arch_layer_parts(&m, 0) & (PART_ANY_DELTA | PART_CHANNEL_GATES)) ==
               (PART_CHANNELS | PART_DIRECT_GATES));
-    CU_ASSERT((arch_layer_parts(&m, 3) & (PART_LATENT_GATES | PART_Q_STEPS)) ==
-              (PART_LATENT_GATES | PART_Q_STEPS));
-    CU_ASSERT_EQUAL(arch_layer_parts(&m, 0) & PART_LATENT_GATES, 0);
+    CU_ASSERT((arch_layer_parts(&m, 3) & (PART_HEAD_GATES | PART_Q_STEPS)) ==
+              (PART_HEAD_GATES | PART_Q_STEPS));
+    CU_ASSERT_EQUAL(arch_layer_parts(&m, 0) & PART_HEAD_GATES, 0);
     /* 7.9 billion parameters */
     CU_ASSERT(arch_params(&m) > 7.7e9 && arch_params(&m) < 8.1e9);
 }
@@ -80,13 +80,13 @@ static void gates_are_cut_by_heads(void)
     st = layout_build(&model, 4, &(struct layout_flags){.tp = 4}, l);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     const struct workspace_shape shape = workspace_shape_of(l, layout_place_of(l, 3), 64);
-    CU_ASSERT_EQUAL(shape.per_row[WORKSPACE_LATENT_GATES], 4);
+    CU_ASSERT_EQUAL(shape.per_row[WORKSPACE_HEAD_GATES], 4);
     CU_ASSERT_EQUAL(shape.per_row[WORKSPACE_DELTA_BA], 4 + 4 * 128);
     const struct arch_tensor *t;
     uint32_t n_found = 0;
     for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
-        if (t->part != PART_LATENT_GATES && t->part != PART_DIRECT_GATES) continue;
-        const bool is_latent = t->part == PART_LATENT_GATES;
+        if (t->part != PART_HEAD_GATES && t->part != PART_DIRECT_GATES) continue;
+        const bool is_latent = t->part == PART_HEAD_GATES;
         CU_ASSERT_EQUAL(arch_dim_axis(t->rows), is_latent ? AXIS_HEADS : AXIS_DELTA);
         CU_ASSERT_EQUAL(arch_dim_size(&m, t->rows), is_latent ? 16 : 2048);
         n_found++;

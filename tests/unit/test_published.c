@@ -116,6 +116,7 @@ static void names_of_a_multimodal_checkpoint(void)
     char name[CKPT_NAME_MAX];
     CU_ASSERT(published_is_vision("vision_tower.encoder.layers.0.layer_norm1.bias"));
     CU_ASSERT(published_is_vision("model.multi_modal_projector.mm_soft_emb_norm.weight"));
+    CU_ASSERT(published_is_vision("vit_large_projector.weight"));
     CU_ASSERT(!published_is_vision("language_model.model.norm.weight"));
     published_text_name("language_model.model.norm.weight", name, sizeof name);
     CU_ASSERT_STRING_EQUAL(name, "model.norm.weight");

@@ -223,7 +223,7 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
         }
     }
     const bool is_wide = is_o && !is_delta && c->full_dim > 0 && n_cols == c->n_heads * c->full_dim;
-    if (is_wide) n_cols = c->n_heads * c->value_dim;
+    if (is_o && !is_delta && c->n_heads > 0) n_cols = c->n_heads * c->value_dim;
     if (c->group == 0) {
         spec->leaf_elems =
             leaf_choose(n_cols, unit, is_expert ? LEAF_EXPERT_LEAST : LEAF_COUNT_LOW);

@@ -39,7 +39,7 @@ struct convert {
     size_t n_tensors;
     uint32_t value_dim; /* inputs of o_proj from one head, or one group of heads; 0: unknown */
     uint32_t full_dim;  /* the same in Gemma-4's layers without a window; 0: as value_dim */
-    uint64_t n_heads;   /* of o_proj; 0 if full_dim is 0 */
+    uint64_t n_heads;   /* for which o_proj's leaves are chosen in all layers; 0: a layer's own */
     uint32_t group;     /* the largest kernel group (quant_kernel_group) of the tensors whose
                            quantized values are kept, in inputs; 0: none are kept */
     char *scratch;      /* owned; scratch memory for source_rows and source_codes */

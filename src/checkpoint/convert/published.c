@@ -156,6 +156,7 @@ static const struct published_family families[] = {
     {.architecture = "Gemma2ForCausalLM", .norms_less_one = true},
     {.architecture = "Gemma3ForCausalLM", .norms_less_one = true},
     {.architecture = "Qwen3NextForCausalLM", .norms_less_one = true},
+    {.architecture = "Step3p5ForCausalLM", .norms_less_one = true},
     {.architecture = "Qwen3_5ForCausalLM", .norms_less_one = true},
     {.architecture = "Qwen3_5MoeForCausalLM", .norms_less_one = true},
     {.architecture = "MiniMaxM3VLForCausalLM",

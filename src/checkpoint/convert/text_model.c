@@ -35,6 +35,7 @@ static const struct multimodal models[] = {
     {"Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM", none, none, false},
     {"MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForCausalLM", none, none, false},
     {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", none, none, false},
+    {"Step3p7ForConditionalGeneration", "Step3p5ForCausalLM", none, none, false},
 };
 
 /* Fields without effect on the text model: those of the vision and audio parts, and those that
@@ -64,7 +65,12 @@ static const char *const outer_inert[] = {"architectures",
                                           "vision_soft_tokens_per_image",
                                           "video_token_index",
                                           "merged_hidden_size",
-                                          "projector_hidden_size"};
+                                          "projector_hidden_size",
+                                          "auto_map",
+                                          "image_token_len",
+                                          "patch_token_len",
+                                          "projector_bias",
+                                          "understand_projector_stride"};
 
 /* Fields beside text_config that belong to the text model too. Any other field is refused, unless
  * it is null, is listed in outer_inert or begins with an underscore. */
@@ -214,7 +220,8 @@ bool published_is_vision(const char *name)
 {
     static const char *const parts[] = {"vision_tower.", "multi_modal_projector.", "vision_model.",
                                         "visual.",       "audio_tower.",           "embed_vision.",
-                                        "embed_audio.",  "patch_merge_mlp."};
+                                        "embed_audio.",  "patch_merge_mlp.",
+                                        "vit_large_projector."};
     if (strncmp(name, "model.", strlen("model.")) == 0) name += strlen("model.");
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (strncmp(name, parts[i], strlen(parts[i])) == 0) return true;

@@ -40,11 +40,20 @@ struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint3
 
 /* --- the units that attention is cut in --------------------------------------------------- */
 
-/* Returns the number of heads in one o_proj leaf. A rank that sums by inputs may not hold fewer,
- * because a leaf's sum must not be split. */
+/* Returns the unit of heads that ranks cut alike in both kinds of layers. The layers without a window
+ * may have another number of heads: of 96 and 64, 3 here go with 2 there. */
+static uint32_t common_heads(const struct arch *a)
+{
+    return a->attn.n_full_heads > 0 ? a->attn.n_heads / gcd(a->attn.n_heads, a->attn.n_full_heads)
+                                    : 1;
+}
+
+/* Returns the number of heads in one o_proj leaf, or in the leaves that end together in both kinds
+ * of layers. A rank that sums by inputs may not hold fewer, because a leaf's sum must not be split.
+ */
 static uint32_t leaf_heads(const struct layout_model *m)
 {
-    return m->o_leaf / m->arch->attn.value_dim;
+    return m->o_leaf / m->arch->attn.value_dim * common_heads(m->arch);
 }
 
 /* Returns the unit in which inputs of a row-parallel linear are cut: leaves, whose sums must not be
@@ -93,6 +102,7 @@ static uint32_t head_unit(const struct layout *l)
         const uint32_t wide = least / gcd(least, a->attn.full_dim);
         grouped = grouped / gcd(grouped, wide) * wide;
     }
+    grouped *= common_heads(a);
     const uint32_t smallest = grouped < leaf ? grouped : leaf;
     const uint32_t both = leaf / gcd(leaf, group) * group;
     if (a->compression.o_groups > 0) return leaf; /* whole groups */
@@ -111,6 +121,15 @@ uint32_t layout_tp_max(const struct layout_model *m)
 struct range layout_heads(const struct layout *l, uint32_t tp)
 {
     return split_heads(&l->model, head_unit(l), l->tp, tp);
+}
+
+struct range layout_full_heads(const struct layout *l, uint32_t tp)
+{
+    const struct arch *a = l->model.arch;
+    const struct range all = layout_heads(l, tp);
+    const uint64_t n = a->attn.n_full_heads;
+    return (struct range){(uint32_t)(all.begin * n / a->attn.n_heads),
+                          (uint32_t)(all.end * n / a->attn.n_heads)};
 }
 
 struct range layout_kv_heads(const struct layout *l, uint32_t tp)

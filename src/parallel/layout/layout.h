@@ -141,6 +141,9 @@ uint32_t layout_expert_rank(const struct layout *l, uint32_t pp, uint32_t replic
  * there are more ranks than units. */
 struct range layout_layers(const struct layout *l, uint32_t pp);
 struct range layout_heads(const struct layout *l, uint32_t tp);
+/* The query heads that a rank holds in layers without a window, if these have another number
+ * (struct arch_attention, n_full_heads); else none. They read the KV heads of layout_kv_heads. */
+struct range layout_full_heads(const struct layout *l, uint32_t tp);
 /* Returns the kv heads that a rank's query heads [h0, h1) read: [floor(h0 / (H/G)), ceil(h1 /
  * (H/G))). Each rank that needs a kv head holds it. */
 struct range layout_kv_heads(const struct layout *l, uint32_t tp);

@@ -224,7 +224,9 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
     const struct arch *m = l->model.arch;
     const bool latent = m->attn.kv_lora > 0;
     const uint64_t d = m->width, f = dense_columns(l, place);
-    const uint64_t h = range_count(layout_heads(l, place.tp)), n_o = h * arch_value_dim_most(m);
+    const uint64_t h = max_u64(range_count(layout_heads(l, place.tp)),
+                               range_count(layout_full_heads(l, place.tp)));
+    const uint64_t n_o = h * arch_value_dim_most(m);
     const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->attn.head_dim;
     const bool padded = arch_pads_heads(m), wide = latent || padded;
     const uint64_t n_kv = kv / m->attn.head_dim;
@@ -261,7 +263,7 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                                                                 : 0,
                     [WORKSPACE_Q_LOW] = latent ? m->attn.q_lora : 0,
                     [WORKSPACE_K_ROPE] = latent ? m->attn.rotary : 0,
-                    [WORKSPACE_LATENT_GATES] = m->attn.latent_gates ? h : 0,
+                    [WORKSPACE_HEAD_GATES] = m->attn.head_gates ? h : 0,
                     [WORKSPACE_INDEX_Q] = (uint64_t)m->index.n_heads * m->index.dim,
                     [WORKSPACE_INDEX_TURNED] = (uint64_t)m->index.n_heads * m->attn.rotary,
                     [WORKSPACE_INDEX_K] = m->index.dim,

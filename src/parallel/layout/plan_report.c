@@ -92,8 +92,11 @@ static struct status add_weight_size(const struct layout_model *m, uint64_t all_
 static void add_attention(const struct arch *a, struct strbuf *line)
 {
     const bool has_entries = a->compression.o_groups > 0;
-    strbuf_printf(line, ": %u layers of width %u, %u query and %u kv heads of %u", a->n_layers,
-                  a->width, a->attn.n_heads, a->attn.n_kv_heads,
+    strbuf_printf(line, ": %u layers of width %u, %u query", a->n_layers, a->width,
+                  a->attn.n_heads);
+    if (a->attn.n_full_heads > 0)
+        strbuf_printf(line, " (%u without a window)", a->attn.n_full_heads);
+    strbuf_printf(line, " and %u kv heads of %u", a->attn.n_kv_heads,
                   has_entries ? a->attn.query_dim : a->attn.value_dim);
     if (has_entries) {
         strbuf_printf(line,

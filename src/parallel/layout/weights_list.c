@@ -12,6 +12,7 @@ struct weights_cut weights_cut_of(const struct layout *l, struct layout_place pl
     return (struct weights_cut){.l = l,
                                 .place = place,
                                 .axis = {[AXIS_HEADS] = layout_heads(l, place.tp),
+                                         [AXIS_FULL_HEADS] = layout_full_heads(l, place.tp),
                                          [AXIS_KV_HEADS] = layout_kv_heads(l, place.tp),
                                          [AXIS_FULL_KV_HEADS] = layout_full_kv_heads(l, place.tp),
                                          [AXIS_FFN] = layout_ffn(l, place.tp),

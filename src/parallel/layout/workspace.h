@@ -24,7 +24,7 @@
     X(TILE_PARTS, PROJECT, ATTEND)                                                                 \
     X(Q_LOW, PROJECT, ATTEND)                                                                      \
     X(K_ROPE, PROJECT, ATTEND)                                                                     \
-    X(LATENT_GATES, PROJECT, ATTEND)                                                               \
+    X(HEAD_GATES, PROJECT, ATTEND)                                                                 \
     X(Q_GATED, PROJECT, ATTEND)                                                                    \
     X(DELTA_QKVZ, PROJECT, ATTEND)                                                                 \
     X(DELTA_BA, PROJECT, ATTEND)                                                                   \
