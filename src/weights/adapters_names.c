@@ -107,6 +107,7 @@ static bool is_linear_of(const struct arch *m, const struct arch_tensor *t, uint
     } renamed[] = {
         {"Llama4ForCausalLM", ".feed_forward.", ".mlp."}, /* a dense FFN */
         {"HYV3ForCausalLM", ".mlp.shared_experts.", ".mlp.shared_mlp."},
+        {"Step3p5ForCausalLM", ".mlp.shared_experts.", ".share_expert."},
         {"KimiLinearForCausalLM", ".mlp.shared_experts.", ".block_sparse_moe.shared_experts."}};
     char wanted[CKPT_NAME_MAX + 32];
     snprintf(wanted, sizeof wanted, "%s.weight", linear);

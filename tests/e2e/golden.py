@@ -108,14 +108,18 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "hy3-bias": "model.layers.2.mlp.shared_mlp.down_proj.weight",
            "mimo_v2_flash": "model.layers.1.self_attn.attention_sink_bias",
            "mimo-v2-flash-list": "model.layers.1.self_attn.v_proj.weight",
+           "step3p7": "model.layers.4.self_attn.g_proj.weight",
+           "step37-odd": "model.layers.2.share_expert.up_proj.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 # The tensor whose scale check_other_weights changes, where norms hide the scale of its first
-# choice, or where the test is to show that an index decides.
+# choice, where that tensor is of the vision part, or where the test is to show that an index decides.
 SCALED = {"bitnet-packed": "model.layers.1.mlp.down_proj.weight_scale",
           "gemma4": "model.language_model.layers.1.experts.gate_up_proj",
           "gemma4-dense": "model.layers.1.mlp.gate_proj.weight",
           "minimax-m3": "language_model.model.layers.2.self_attn.index_q_norm.weight",
-          "minimax-m3-odd": "model.layers.1.self_attn.indexer.k_norm.weight"}
+          "minimax-m3-odd": "model.layers.1.self_attn.indexer.k_norm.weight",
+          "step37": "model.layers.1.moe.up_proj.weight",
+          "step37-odd": "model.layers.1.self_attn.v_proj.weight"}
 # Models that are published in fp8 blocks and have tensors that convert renames or layers of
 # different KV heads.
 FP8_TWINS = {"longcat-flash", "mimo-v2-flash", "ling3"}

@@ -105,7 +105,7 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "bitnet", "bitnet-bias", "bitnet-packed", "phimoe",
             "deepseek-v3-mtp", "glm4-moe-mtp", "deepseek-v32", "deepseek-v32-mtp", "glm5",
             "longcat-flash", "mistral4", "ministral3", "llama4", "qwen3_5", "qwen3_5-moe", "youtu", "k-exaone", "hy3",
-            "mimo-v2-flash", "gemma4", "gemma4-dense",
+            "mimo-v2-flash", "gemma4", "gemma4-dense", "step37", "step37-odd",
             "granite4", "granite4-moe", "nemotron-h", "nemotron-h-odd", "nemotron-h-moe",
             "kimi-linear", "kimi-linear-odd", "ling3", "ling3-odd", "deepseek-v4", "deepseek-v4-odd",
             "minimax-m3", "minimax-m3-odd"]

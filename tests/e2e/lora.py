@@ -38,6 +38,7 @@ CASES = {
     "hy3": (["renamed-shared"], [["--tp", "2", "--ep", "1"]]),
     "kimi-linear": (["renamed-blocks"], [["--tp", "2", "--ep", "1"]]),
     "llama4": (["renamed-dense"], [["--tp", "2", "--chunk", "3"]]),
+    "step37": (["two-head-counts"], [["--tp", "2", "--ep", "1", "--chunk", "3"]]),
     "qwen2-moe": (["gated-shared"], [["--ep", "2"], ["--tp", "2", "--ep", "1", "--chunk", "4"]]),
 }
 

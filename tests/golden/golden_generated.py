@@ -34,7 +34,7 @@ def spread_by(spec, name, shape, spread_of, tied):
         return 0, 0.5
     if name.endswith(("embed.weight", "head.weight")):
         return 0, 1.0 if name.endswith("embed.weight") else 0.4
-    if name.endswith(("e_score_correction_bias", "expert_bias", "ffn.gate.bias")):
+    if name.endswith(("e_score_correction_bias", "expert_bias", "ffn.gate.bias", "moe.router_bias")):
         return 0, 0.1
     if name.endswith(("router.scale", "per_expert_scale", "layer_scalar")):
         return (0.8, 0.1) if name.endswith("layer_scalar") else (1, 0.3)
@@ -87,7 +87,8 @@ def generate(spec, seed, spread_of):
         path = folder / "model.safetensors"
         tensors = {as_published(spec, name): p for name, p in load_file(path).items()}
         tensors = pack_ternary(tensors) if spec.get("ternary") else tensors
-        weights = weights_of(spec, seed, tensors, spread_of, config.tie_word_embeddings)
+        tied = getattr(config, "tie_word_embeddings", False)  # Step-3.7 says it of the text model alone
+        weights = weights_of(spec, seed, tensors, spread_of, tied)
         path.write_bytes(safetensors_of(weights))
         model, info = spec["cls"].from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info

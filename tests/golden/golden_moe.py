@@ -10,7 +10,7 @@ from transformers import (Dots1Config, Dots1ForCausalLM, Ernie4_5_MoeConfig, Ern
                           MiMoV2FlashConfig, MiMoV2FlashForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM,
                           MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM, PhimoeConfig,
                           PhimoeForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
-                          SolarOpenConfig, SolarOpenForCausalLM)
+                          SolarOpenConfig, SolarOpenForCausalLM, Step3p7Config, Step3p7ForConditionalGeneration)
 
 from golden_common import COMMON, LONG_CONTEXT, SHORTER, SHORTEST
 
@@ -45,7 +45,79 @@ def minimax_fields(n_layers, rotary_dim):
                 num_mtp_modules=3, mtp_transformer_layers=1, use_mtp=True)
 
 
+def publish_step37(config):
+    """config.json as Step-3.7-Flash's checkpoint has it: lists with an entry more for a prediction layer, and other names
+    of fields.
+    """
+    text = config["text_config"]
+    ropes = text.pop("rope_parameters")
+    scaling = ropes["full_attention"]
+    text["layer_types"].append("sliding_attention")
+    per_kind = {key: [ropes[kind][key] for kind in text["layer_types"]] for key in ("rope_theta", "partial_rotary_factor")}
+    for key in ("rope_theta", "partial_rotary_factor"):
+        del scaling[key]
+    sparse = [str(i) for i, kind in enumerate(text.pop("mlp_layer_types")) if kind == "sparse"]
+    heads, head_dim = text.pop("num_key_value_heads"), text["head_dim"]
+    for key in ("per_layer_config", "query_pre_attn_scalar", "hidden_act", "attention_bias", "mlp_bias"):
+        del text[key]
+    text.update(
+        architectures=["Step3p5ForCausalLM"], num_attention_groups=heads, moe_num_experts=text.pop("n_routed_experts"),
+        moe_top_k=text.pop("num_experts_per_tok"), moe_layers_enum=",".join(sparse), use_moe=True,
+        attention_other_setting=dict(attention_type="sliding_attention", num_attention_groups=heads, head_dim=head_dim,
+                                     num_attention_heads=text.pop("num_sliding_attention_heads"), true_head_dim=head_dim),
+        rope_theta=per_kind["rope_theta"], partial_rotary_factors=per_kind["partial_rotary_factor"],
+        rope_scaling=scaling, yarn_only_types=["full_attention"], num_nextn_predict_layers=1,
+        swiglu_limits=[*text["swiglu_limits"], 0.0], swiglu_limits_shared=[*text["swiglu_limits_shared"], 0.0],
+        max_seq_len=1024, norm_expert_weight=True, moe_router_activation="sigmoid", att_impl_type="GQA",
+        use_head_wise_attn_gate=True, use_moe_router_bias=True, need_fp32_gate=True, sink=False, use_rope_layers=[],
+        moe_layer_offset=0, moe_every_n_layer=1, use_qk_norm=True, zero_centered=True)
+    config.update(understand_projector_stride=2, image_token_len=169, patch_token_len=81)
+
+
+STEP_VISION = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=56, patch_size=14,
+                   mlp_ratio=2.0)
+
 MODELS = {
+    # the text model of a multimodal checkpoint: more query heads in layers with a window, a gate for each head, a part of
+    # a head rotated in the others and scaled, a dense first layer, limits in some layers; the published file's fields
+    "step37": dict(
+        cls=Step3p7ForConditionalGeneration, dtype=torch.bfloat16, prompts=(70, 668), generated=True,
+        tokenizer="qwen3-next", every=11, less_one=True, floats=("moe.gate.weight", "moe.router_bias"),
+        edit=publish_step37,
+        config=lambda: Step3p7Config(
+            text_config=dict(
+                vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=5, num_attention_heads=8,
+                num_sliding_attention_heads=12, num_key_value_heads=2, head_dim=16, n_routed_experts=8,
+                num_experts_per_tok=3, moe_intermediate_size=32, share_expert_dim=32, moe_router_scaling_factor=3.0,
+                sliding_window=128, rms_norm_eps=1e-5, swiglu_limits=[0.0, 0.0, 0.0, 0.7, 0.4],
+                swiglu_limits_shared=[0.0, 0.0, 0.0, 0.5, 0.8], mlp_layer_types=["dense"] + ["sparse"] * 4,
+                layer_types=["full_attention"] + ["sliding_attention"] * 3 + ["full_attention"],
+                rope_parameters=dict(
+                    full_attention=dict(rope_type="llama3", rope_theta=5e6, partial_rotary_factor=0.5, factor=2.0,
+                                        low_freq_factor=1.0, high_freq_factor=32.0,
+                                        original_max_position_embeddings=256),
+                    sliding_attention=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0)),
+                **{**LONG_CONTEXT, "pad_token_id": 1}),
+            vision_config=STEP_VISION)),
+    # fewer query heads in layers with a window, padded heads, dense layers with limits, a scale of scores of its own, a
+    # part of a head rotated in all layers; the fields as transformers writes them
+    "step37-odd": dict(
+        cls=Step3p7ForConditionalGeneration, dtype=torch.float32, prompts=(70, 668), generated=True,
+        tokenizer="qwen3-next", every=11, less_one=True,
+        config=lambda: Step3p7Config(
+            text_config=dict(
+                vocab_size=272, hidden_size=48, intermediate_size=72, num_hidden_layers=4, num_attention_heads=9,
+                num_sliding_attention_heads=6, num_key_value_heads=3, head_dim=24, n_routed_experts=6,
+                num_experts_per_tok=2, moe_intermediate_size=24, share_expert_dim=40, sliding_window=40,
+                rms_norm_eps=1e-6, query_pre_attn_scalar=20, swiglu_limits=[None, None, 0.4, None],
+                swiglu_limits_shared=[None, 0.5, 0.3, 0.0],
+                layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+                mlp_layer_types=["sparse", "dense", "sparse", "dense"],
+                rope_parameters=dict(
+                    full_attention=dict(rope_type="linear", rope_theta=1e5, partial_rotary_factor=0.75, factor=2.0),
+                    sliding_attention=dict(rope_type="default", rope_theta=5e3, partial_rotary_factor=0.5)),
+                **{**LONG_CONTEXT, "pad_token_id": 1}),
+            vision_config=STEP_VISION)),
     # windows with sinks in most layers, half as many KV heads in the others, heads of v narrower than those of q and k
     # and scaled, a third of a head rotated, two bases; the published file's fields
     "mimo-v2-flash": dict(

@@ -88,6 +88,10 @@ ADAPTERS = {
         target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),
     "one-parameter": dict(model="gpt-oss", dtype=torch.float16, n_tokens=5, config=dict(
         r=1, lora_alpha=3, target_modules=[], target_parameters=["mlp.experts.gate_up_proj"])),
+    # shared experts again, and both numbers of query heads
+    "two-head-counts": dict(model="step37", dtype=torch.float16, n_tokens=5, cls=transformers.Step3p7ForConditionalGeneration,
+                            config=dict(r=1, lora_alpha=6, target_modules=["q_proj", "o_proj", *SHARED],
+                                        layers_to_transform=[3, 4], exclude_modules=".*vision.*")),
     # a model with a prediction layer, which no adapter changes
     "predicted": dict(model="deepseek-v3-mtp", dtype=torch.float16, n_tokens=7, config=dict(
         r=2, lora_alpha=6, target_modules=[*LATENT, *FFN])),
@@ -174,7 +178,8 @@ def write_adapter(name, spec):
     generator = torch.Generator().manual_seed(7)
     with tempfile.TemporaryDirectory() as work:
         checkpoint = checkpoint_of(HERE / "models" / spec["model"], Path(work) / "hf")
-        model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+        load = spec.get("cls", transformers.AutoModelForCausalLM).from_pretrained
+        model = load(checkpoint, dtype=torch.float32).eval()
         model.set_attn_implementation("eager")
         ids = torch.randint(0, model.config.get_text_config().vocab_size, (1, spec["n_tokens"]), generator=generator)
         plain = model(ids).logits[0]
