@@ -68,7 +68,8 @@ static struct status check_theta(const struct arch_reading *r)
 static const double LOCAL_THETA = 5e5;
 
 /* Finds the RoPE of layers with a window, which may differ: rope_parameters then holds an object
- * for each kind of layer. Without such objects, rope_scaling applies to the other layers alone. */
+ * for each kind of layer. Without such objects, rope_scaling applies only to the layers without a
+ * window. */
 static struct status find_local_rope(struct arch_reading *r)
 {
     const struct js_node *full = js_get(r->node.rope_parameters, "full_attention");
@@ -270,7 +271,7 @@ static void derive_attention(struct arch_reading *r)
 }
 
 /* Reads each layer's attention from "layer_types". If a family's window rule covers all layers or
- * none, the list may only repeat that rule, unless the family is window_listed. */
+ * none, the list may only repeat that rule, unless the family is window_listed or chunked. */
 static struct status derive_layer_types(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -384,8 +385,9 @@ static struct status derive_window(struct arch_reading *r)
     return status_ok();
 }
 
-/* Marks the MoE layers: layer l if sparse_step divides l + 1 and moe_every divides l, except
- * mlp_only_layers, the first n_dense_layers and those after moe_last. */
+/* Marks the MoE layers. In families without a rule of their own: layer l if sparse_step divides l +
+ * 1 and moe_every divides l, except mlp_only_layers, the first n_dense_layers and those after
+ * moe_last. */
 static struct status derive_sparsity(struct arch_reading *r)
 {
     struct arch *m = &r->m;

@@ -19,7 +19,8 @@ enum { ARCH_LAYERS_MAX = 512, ARCH_TAPS_MAX = 16, ARCH_STREAMS_MAX = 8 };
 struct arch_names {
     const char *router, *gate, *up, *down; /* without ".weight" or ".bias"; if gate and up are
                                               equal, both are halves of one tensor [E, 2 F, D] */
-    const char *select_bias; /* [E], added to the router's scores only to choose experts */
+    const char *select_bias; /* [outputs of the router], added to its scores only to choose
+                                experts */
     const char *shared;      /* the shared experts' prefix, before "gate_proj.weight" and the
                                 like */
     const char *shared_mix;  /* [1, D], the gate of the shared experts, whose output is multiplied
@@ -58,9 +59,9 @@ struct arch_family {
                          are checked by arch_hybrid.c */
     bool typed_heads; /* Gemma-4: heads of layers without a window have "global_head_dim" elements,
                          all of which rotate (with "proportional" RoPE the last ones by angles of
-                         0), and there may be fewer KV heads; v is normed, and may be k before its
-                         norm; a scalar multiplies the residual stream after each layer; experts
-                         stand beside a dense FFN; arch_typed.c */
+                         0). These layers may have fewer KV heads, and v may be k before its norm.
+                         In all layers v is normed, and a scalar multiplies the residual stream
+                         after the layer; experts stand beside a dense FFN. arch_typed.c */
     bool mla;         /* multi-head latent attention; RoPE rotates neighbouring elements, unless
                          "rope_interleave" is false */
     bool partial_rotary; /* only a part of a head may be rotated: "partial_rotary_factor" */
@@ -85,7 +86,8 @@ struct arch_family {
     bool ntk_alpha;      /* RoPE of type "dynamic" has a fixed "alpha" */
     bool xielu;          /* a dense FFN without a gate, with the activation xIELU; RoPE scaling must
                             be given */
-    bool layer_norms;    /* layer norms with biases in place of RMSNorms */
+    bool layer_norms;    /* layer norms in place of RMSNorms; with biases, except for `modern`
+                            without "norm_bias" */
     bool head_bias;      /* "lm_head_bias": the head has a bias */
     bool mixer;          /* the router is ROUTER_MIXER with "router_jitter_noise" */
     bool qk_norm_last;   /* norms of q and k come after RoPE */
@@ -115,7 +117,7 @@ struct arch_family {
                          "dense_intermediate_size", that of the shared experts
                          "shared_intermediate_size" */
     bool sigmoid;     /* router scores are sigmoids, with a bias only for the choice; else a
-                         softmax */
+                         softmax, except with `mixer`, `weighs_inputs` and `compressed` */
     /* "norm_topk_prob": true is refused: with it the published code drops the scale, while other
      * programs keep it or never read the field; no published config sets it */
     bool never_renormalised;
@@ -126,7 +128,8 @@ struct arch_family {
     bool own_shared_width; /* F of the shared experts is "shared_expert_intermediate_size" */
     bool counts_shared;    /* F of the shared experts is "n_shared_experts" times an expert's F;
                               this, "norm_topk_prob" and "routed_scaling_factor" must be given,
-                              because defaults differ */
+                              because defaults differ. Families with other names or rules for them:
+                              arch_fields.c */
     bool num_shared;       /* with counts_shared: the field is "num_shared_experts" */
     bool router_scaling;   /* the scale of chosen weights is "router_scaling_factor"; no groups */
     bool sigmoid_groups;   /* "n_group" must be given, because defaults differ */
@@ -162,19 +165,20 @@ struct arch_family {
                          "attention_chunk_size" */
     bool l2_norm;     /* "use_qk_norm": per-head RMSNorms of q and k without weights, after RoPE, in
                          layers with RoPE */
-    bool tunes;       /* "attn_temperature_tuning": without RoPE, q grows with the position */
+    bool tunes;       /* "attn_temperature_tuning": in layers without RoPE, q grows with the
+                         position */
     bool grows;       /* q of all layers grows with the position: "llama_4_scaling_beta" in
                          "rope_parameters", whose type must be "yarn" */
     bool weighs_inputs; /* the only chosen expert's input is multiplied by the router's weight;
-                           "moe_layers" lists the MoE layers, "intermediate_size_mlp" is F of dense
-                           layers */
+                           "moe_layers" may list the MoE layers, "intermediate_size_mlp" is F of
+                           dense layers */
     bool indexed;       /* sparse attention: a row attends to "index_topk" positions, found by an
                            index of "index_n_heads" heads */
     bool index_pairs;   /* the index's RoPE rotates neighbouring elements, as attention's does; a
                            layer may reuse the positions of the layer before it, by "indexer_types"
                            or other fields (arch_index.c) */
     bool block_indexed; /* MiniMax-M3: in some layers the rows of each KV head attend to blocks of
-                           positions, found by an index head of its own; arch_blocks.c */
+                           positions, found by an index head of its own; arch_block_index.c */
     bool shortcut;      /* each of "num_layers" published layers is two of shoal's. The first of the
                            two has experts beside its dense FFN; their output is added at the end of
                            the second. "zero_expert_num" experts have no weights and give back their
@@ -231,7 +235,8 @@ struct arch_delta {
 struct arch_index {
     uint32_t n_heads, dim; /* index heads; elements of a head, of which `rotary` rotate: the first
                               ones, with compressed attention the last */
-    uint32_t n_chosen;     /* at most the context; with blocks that of whole blocks */
+    uint32_t n_chosen;     /* at most the context; with blocks, the context rounded up to whole
+                              blocks */
     uint32_t block;        /* positions of a block, a multiple of 64; 0: single positions */
     uint32_t n_local;      /* the last blocks up to a row's own, which are always chosen */
     bool pairs; /* elements 2i and 2i + 1 rotate together; otherwise i and i + rotary / 2. Not read
@@ -239,8 +244,8 @@ struct arch_index {
 };
 
 /* Compressed attention (DeepSeek-V4, 2026, section 2.3): a window of the last positions, and
- * entries that each stand for `rate` positions. Keys are values, one head of head_dim for all query
- * heads, of which the last `rotary` elements rotate. All 0: the model has none. */
+ * entries that each stand for `rate` positions. A key is also the value. All query heads share one
+ * head of head_dim elements, the last `rotary` of which rotate. All 0: the model has none. */
 struct arch_compression {
     uint32_t sparse_rate; /* rate in layers whose index chooses entries. An entry there also reads
                              the sparse_rate positions before its own */
@@ -300,7 +305,8 @@ struct arch_attention {
     bool full_k_is_v;   /* in these layers v is k before its norm */
     bool v_norm;        /* an RMSNorm without weights of each head of v */
     uint32_t head_dim;  /* Hd, elements of a head in the cache and in attention kernels: the
-                           published head_dim, padded with zeros to a multiple of LANES */
+                           published head_dim (the largest of all layers), padded with zeros to a
+                           multiple of LANES; with latent attention see kv_lora */
     uint32_t rotary;    /* elements of a head that RoPE rotates: the first ones; with latent and
                            compressed attention the last. With a window: arch_local_rotary */
     uint32_t query_dim; /* elements of a head of q in the weights: the published head_dim; with
@@ -400,7 +406,7 @@ struct arch {
     uint32_t n_positions, n_types; /* encoders: embeddings of positions and of types of tokens; 0:
                                       there are none */
     int32_t pad_id;                /* encoders with pad_positions; -1: none */
-    int32_t eos_ids[16];           /* ids in config.json; the lead adds others */
+    int32_t eos_ids[16];           /* ids in config.json; job_text.c has a list with others too */
     uint32_t n_eos_ids;
 };
 
@@ -419,8 +425,8 @@ static inline bool arch_has_index(const struct arch *m, uint32_t layer)
            !m->layer.lacks_index[layer];
 }
 
-/* Local. True when the rows of the layer attend only to positions, blocks or entries that an index
- * has chosen, its own or that of an earlier layer. */
+/* Local. True when an index, the layer's own or that of an earlier layer, chooses the positions,
+ * blocks or entries to which the layer's rows attend. */
 static inline bool arch_is_sparse(const struct arch *m, uint32_t layer)
 {
     return arch_has_index(m, layer) || m->layer.shares_index[layer];
@@ -612,7 +618,7 @@ static inline uint32_t arch_o_leaf(const struct arch *m, uint32_t leaf, uint32_t
     return dim == m->attn.value_dim ? leaf : leaf / m->attn.value_dim * dim;
 }
 
-/* Local. True when heads are computed in other widths or numbers than the cache has them. */
+/* Local. True when heads are computed in other widths or numbers than those of the cache. */
 static inline bool arch_pads_heads(const struct arch *m)
 {
     return m->attn.kv_lora == 0 &&

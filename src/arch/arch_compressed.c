@@ -1,5 +1,5 @@
-/* Reads the config of DeepSeek-V4: which layers have compressed entries and of how many positions,
- * in which a table gives each token's experts (hashed layers), the widths of its heads and its two
+/* Reads the config of DeepSeek-V4: the layers with compressed entries and the positions of an
+ * entry, the hashed layers (a table gives each token's experts), the widths of heads, and the two
  * RoPEs. Called by arch.c. */
 #include "arch/arch_private.h"
 #include "tensor/dims.h"

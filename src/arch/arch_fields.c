@@ -1,6 +1,7 @@
 /* The table of config.json's fields, by which arch_fields_read.c reads them. A field without a row
- * is refused by name unless it is off, so that no model runs with arithmetic that differs from its
- * training. Of several rows with one key, the first that applies to the family counts. */
+ * is refused by name, unless it is off, begins with "_" or is listed in arch_encoder.c, so that no
+ * model runs with arithmetic that differs from its training. Of several rows with one key, the
+ * first that applies to the family counts. */
 #include "arch/arch_fields_private.h"
 
 #define AT(member)  .at = offsetof(struct arch_reading, member)
@@ -234,7 +235,7 @@ static const struct arch_field fields[] = {
      ONLY(delta_by_channel), .required = true, .refused_elsewhere = true},
     {"first_k_dense_replace", FIELD_COUNT, AT(pattern.n_dense_layers), .most = 1 << 20,
      .may_be_zero = true, .otherwise = 1, ONLY(delta_by_channel)},
-    /* Ling 3; of two names for one field, arch_kimi.c expects exactly one */
+    /* Ling 3; arch_kimi.c expects exactly one name of each pair in `either` */
     {"linear_head_dim", FIELD_COUNT, AT(m.delta.key_dim), .most = 1024, ONLY(ling),
      .refused_elsewhere = true},
     {"linear_num_heads", FIELD_COUNT, AT(m.delta.n_key_heads), .most = 4096, ONLY(ling),

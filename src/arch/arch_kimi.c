@@ -227,8 +227,8 @@ static struct status take_ling_sizes(struct arch_reading *r)
     return status_ok();
 }
 
-/* Refuses a "partial_rotary_factor" other than 1 beside a rule that scales RoPE; plain RoPE does not
- * read it. */
+/* Refuses a "partial_rotary_factor" other than 1 beside a rule that scales RoPE; plain RoPE does
+ * not read it. Refuses a "rotary_dim" that is not qk_rope_head_dim. */
 static struct status check_ling_rope(const struct arch_reading *r)
 {
     static const char key[] = "partial_rotary_factor";

@@ -137,9 +137,9 @@ struct status arch_derive_block_index(struct arch_reading *r);
  * latents, and refuses fields that contradict each other. Errors: STATUS_INPUT. */
 struct status arch_derive_shortcut(struct arch_reading *r);
 
-/* arch_hybrid.c. Local. For MiMo-V2: arch_derive_hybrid, before RoPE is read, sets the KV heads, the
- * window and the eps of norms, and checks RoPE; arch_check_hybrid, after all derivations, checks
- * that the published file's own fields agree with the results. Errors: STATUS_INPUT. */
+/* arch_hybrid.c. Local. For MiMo-V2: arch_derive_hybrid, before RoPE is read, sets the KV heads,
+ * the window and the eps of norms, and checks RoPE; arch_check_hybrid, after all derivations,
+ * checks that the published file's own fields agree with the results. Errors: STATUS_INPUT. */
 struct status arch_derive_hybrid(struct arch_reading *r);
 struct status arch_check_hybrid(const struct arch_reading *r);
 
@@ -179,9 +179,9 @@ struct status arch_derive_moe_layers(struct arch_reading *r);
 
 /* Local. Marks the MoE layers that "mlp_layer_types" lists. Without the list, the first layers are
  * dense: as many as "first_k_dense_replace" says, in families that must give this number or have a
- * default for it; else one. In MiniMax-M3 "moe_layer_freq" may list the layers instead. That number
- * and "is_moe_layer", which other programs read instead of the list, must agree with the marks.
- * Errors: STATUS_INPUT. */
+ * default for it (MiniMax-M3: 0); else one. In MiniMax-M3 "moe_layer_freq" may list the layers
+ * instead. "first_k_dense_replace" and "is_moe_layer", which other programs read instead of the
+ * list, must agree with the marks. Errors: STATUS_INPUT. */
 struct status arch_derive_typed_mlps(struct arch_reading *r);
 
 /* Local. For families with `grows`: reads from "rope_parameters" how q grows. Errors: STATUS_INPUT.

@@ -54,12 +54,13 @@ struct arch_rope {
 struct status arch_rope_make(const struct js_node *config, struct arch_rope *out);
 
 /* Local. Computes the frequencies of layers with a window, in a family whose other layers may have
- * another RoPE; in other families out->n = 0. arch_parse refuses rules other than plain for them.
- * Errors: as from arch_rope_make. */
+ * another RoPE; in other families out->n = 0. arch_parse refuses rules other than plain for layers
+ * with a window. Errors: as from arch_rope_make. */
 struct status arch_rope_make_local(const struct js_node *config, struct arch_rope *out);
 
 /* Local. True for a family whose q and k are published with the elements that rotate together next
- * to each other (2i, 2i + 1). Convert reorders their rows, so that these are at i and i + d / 2. */
+ * to each other (2i, 2i + 1) and whose rows convert reorders, so that these are at i and i + d / 2.
+ * False for latent and compressed attention, whose rows stay where they are. */
 bool arch_rope_in_pairs(const struct arch_family *family);
 
 /* Local. Returns the row to which convert moves row `row` of a q or k published in pairs. Its heads

@@ -199,8 +199,8 @@ static struct status check_moe_flags(const struct arch_reading *r)
     return status_ok();
 }
 
-/* Returns the type of a layer's FFN when "mlp_layer_types" is absent; NULL: its entry in
- * "moe_layer_freq" is none. */
+/* Returns the type of a layer's FFN when "mlp_layer_types" is absent; NULL: "moe_layer_freq" has no
+ * integer for the layer. */
 static const char *unlisted_mlp(const struct arch_reading *r, uint32_t layer)
 {
     const struct arch_family *f = r->m.family;

@@ -1,4 +1,4 @@
-/* The table of a model's tensors, in the order in which weights_list visits them. */
+/* The table of a model's tensors. weights_list visits those of a layer in this order. */
 #include "arch/arch_tensors.h"
 
 #include <stdio.h>

@@ -202,7 +202,7 @@ enum arch_dim {
     DIM_SPARSE_RATE, /* positions of an entry, by the kind of the layer */
     DIM_FULL_RATE,
     DIM_INDEX_POOLS,    /* twice an index head's elements */
-    DIM_TOKENS,         /* the vocabulary; never divided, nor are the next */
+    DIM_TOKENS,         /* the vocabulary; never divided, as all that follow */
     DIM_CHOSEN,         /* experts of a token */
     DIM_STREAM_ROW,     /* n D: a row of all streams */
     DIM_STREAMS,        /* n */
