@@ -1,5 +1,5 @@
-/* Splits the fused expert tensors of gpt-oss, Llama-4, Qwen3.5-MoE, Mistral-4 and Gemma-4 into
- * matrices and biases. */
+/* Splits the fused expert tensors of gpt-oss, Llama-4, Qwen3.5-MoE, MiniMax-M3, Mistral-4 and
+ * Gemma-4 into matrices and biases. */
 #include "checkpoint/convert/fused_experts.h"
 
 #include <stdio.h>

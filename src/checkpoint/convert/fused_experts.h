@@ -1,7 +1,8 @@
-/* Splits the experts of gpt-oss, Llama-4, Qwen3.5-MoE, Mistral-4 and Gemma-4 checkpoints, which
- * store gate and up as one tensor (gpt-oss: with alternating outputs). Unquantized matrices are
- * [experts, inputs, outputs] (the last three families: [experts, outputs, inputs]). Tells which of
- * shoal's tensors a source tensor contains, and where. Reads no file. Called by source.c. */
+/* Splits the experts of gpt-oss, Llama-4, Qwen3.5-MoE, MiniMax-M3, Mistral-4 and Gemma-4
+ * checkpoints, which store gate and up as one tensor (gpt-oss: with alternating outputs).
+ * Unquantized matrices are [experts, inputs, outputs] (the last four families: [experts, outputs,
+ * inputs]). Tells which of shoal's tensors a source tensor contains, and where. Reads no file.
+ * Called by source.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_FUSED_EXPERTS_H
 #define SHOAL_CHECKPOINT_CONVERT_FUSED_EXPERTS_H
 

@@ -1,7 +1,7 @@
-/* Tensors of a gated delta rule in a GGUF file whose rows or values differ from Hugging Face's.
- * llama.cpp's converter cuts in_proj_qkvz into two tensors: attn_qkv, the rows of q of all key
- * heads, then those of k, then those of v; and attn_gate, those of z. Hugging Face's tensor has,
- * for each key head, its rows of q, k, v and z. Called by source.c. */
+/* The tensors of a gated delta rule whose rows or values are others in a GGUF file than in a
+ * Hugging Face checkpoint. llama.cpp's converter cuts in_proj_qkvz into two tensors: attn_qkv, the
+ * rows of q of all key heads, then those of k, then those of v; and attn_gate, those of z. Hugging
+ * Face's tensor has, for each key head, its rows of q, k, v and z. Called by source.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_DELTA_H
 #define SHOAL_CHECKPOINT_CONVERT_GGUF_DELTA_H
 

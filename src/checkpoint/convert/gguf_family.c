@@ -5,8 +5,8 @@
 static const struct gguf_member no_members[] = {{0}};
 static const struct gguf_name no_names[] = {{0}};
 
-/* If a family's list lacks "expert_feed_forward_length", its config.json has one field for the
- * width of experts and of dense FFNs. */
+/* If a family's list lacks "expert_feed_forward_length", the config's "intermediate_size" is the
+ * width of its experts, and also of dense FFNs, except in Llama-4. */
 static const struct gguf_member mixtral[] = {
     {"expert_count", "num_local_experts", GGUF_MEMBER_INT, NULL},
     {"expert_used_count", "num_experts_per_tok", GGUF_MEMBER_INT, NULL},

@@ -48,7 +48,8 @@ struct gguf_family {
     const char *gguf;         /* general.architecture, the prefix of its keys */
     const char *architecture; /* Hugging Face's class */
     const char *model_type;
-    const char *experts; /* the module, within a layer, that holds router and experts; NULL: none */
+    const char *experts; /* the module, within a layer, that holds router and experts; NULL: there
+                            are none, or `names` has them */
     const char *gate_proj, *up_proj, *down_proj; /* an expert's linears */
     const char *router;                          /* the router, within `experts` */
     const char *joined_experts; /* the tensor, within a layer, that gguf_experts.c joins from gate

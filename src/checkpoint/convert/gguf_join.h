@@ -34,9 +34,9 @@ size_t gguf_join_scratch_bytes(const struct gguf_join *j, uint64_t n_rows);
  * gguf_quant_format has none for them. */
 bool gguf_join_format(const struct gguf_join *j, struct quant_format *out);
 
-/* Local. Read rows [row0, row0 + n_rows): as floats, out [n_rows][n_cols]; or, if
- * gguf_join_format gives a format, as quantized values, of which *fits is false when gguf_codes
- * refuses some. Errors: STATUS_INPUT when the file cannot be read. */
+/* Local. Read rows [row0, row0 + n_rows): as floats, out [n_rows][n_cols]; or, if gguf_join_format
+ * gives a format, as quantized values; *fits is false if gguf_codes refuses some of these. Errors:
+ * STATUS_INPUT when the file cannot be read. */
 struct status gguf_join_rows(const struct gguf *g, const struct gguf_join *j, uint64_t row0,
                              uint64_t n_rows, void *scratch, float *out);
 struct status gguf_join_codes(const struct gguf *g, const struct gguf_join *j, uint64_t row0,

@@ -1,7 +1,7 @@
 /* Latent attention's up-projection in a GGUF file, which llama.cpp's converter cuts into two
  * tensors: attn_k_b [heads][lora][nope], the transposed rows of the keys, and attn_v_b
- * [heads][value][lora], those of the values. Hugging Face's kv_b_proj has, for each head, its nope
- * rows of keys and then its value rows of values, [heads * (nope + value)][lora]. Called by
+ * [heads][value][lora], those of the values. Hugging Face's kv_b_proj has, for each head, `nope`
+ * rows for keys and then `value` rows for values: [heads * (nope + value)][lora]. Called by
  * source.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_LATENT_H
 #define SHOAL_CHECKPOINT_CONVERT_GGUF_LATENT_H

@@ -295,7 +295,8 @@ static struct status gguf_latent_add(struct source *s, const struct gguf_latent 
     return status_ok();
 }
 
-/* Adds a tensor from its two halves: as quantized values if both have the same format. */
+/* Adds a tensor from its two halves. It can be read as quantized values if gguf_join_format gives a
+ * format. */
 static struct status gguf_join_add(struct source *s, const struct gguf_join *j)
 {
     const struct gguf_tensor *a = j->halves[0], *b = j->halves[1];
@@ -541,7 +542,7 @@ static struct status stored_rows(const struct source *s, const struct entry *e, 
 {
     if (e->gguf != NULL) return gguf_read_rows(s->gguf, e->gguf, row0, n_rows, out);
     const size_t row_bytes = stored_row_bytes(e);
-    const uint64_t before = e->tensor.n_dims == 1 /* of a vector, row0 is an element */
+    const uint64_t before = e->tensor.n_dims == 1 /* of a vector, e->row0 is an element */
                                 ? e->row0 * dtype_bytes(e->st->dtype)
                                 : (e->row0 + row0) * row_bytes;
     return safetensors_read(s->st, e->st, before, n_rows * row_bytes, out);
@@ -557,7 +558,7 @@ static void rows_unpair(const struct entry *e, const char *in, uint64_t n_rows, 
     }
 }
 
-/* Reads stored rows to the beginning of the scratch, in Hugging Face's order. */
+/* Reads stored rows to the beginning of the scratch; paired rows are reordered into halves. */
 static struct status ordered_rows(const struct source *s, const struct entry *e, uint64_t row0,
                                   uint64_t n_rows, void *scratch)
 {

@@ -14,7 +14,7 @@ struct field_default {
 struct multimodal {
     const char *architecture, *text_architecture;
     const struct field_default *defaults; /* both lists end with an empty entry */
-    const struct field_default *rope;     /* added when the config has no rope_parameters */
+    const struct field_default *rope;     /* added when text_config has no rope_parameters */
     bool tied;                            /* the head is always the embedding */
 };
 

@@ -1,6 +1,6 @@
 /* The parallel reader: finds out which ranks want which blocks. A block that only one rank of the
- * host wants is read by that rank (loader_stream.c). A block that several ranks want is read by one
- * of them into shared memory (loader_rounds.c). */
+ * host wants is read by that rank (loader_stream.c). A block that several ranks want, or a rank
+ * with a serial sink, is read into shared memory by any one rank of the host (loader_rounds.c). */
 #include "checkpoint/load/loader_private.h"
 
 #include "base/clock.h"

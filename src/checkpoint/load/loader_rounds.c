@@ -18,7 +18,7 @@ enum {
     AHEAD_ROUNDS = 4, /* the system is told to read blocks this many rounds before they are
                          needed */
     /* Bytes of a slot. Small blocks (the quantized values of an expert, its scales) share a slot,
-     * because each round ends with an agreement, which on busy cores waits until the system has run
+     * because each round needs an agreement, which on busy cores waits until the system has run
      * every rank. */
     SLOT_BYTES = 8 << 20 /* at most, unless one block is longer */
 };
@@ -188,7 +188,7 @@ static char *loader_rounds_slot_of(const struct rounds *r, unsigned round, int i
 }
 
 /* Tells the system to read this rank's blocks of the round that begins at r->ahead, and moves
- * r->ahead to the round after it. */
+ * r->ahead to the round after it. Does nothing with direct reads. */
 static void advise_round(struct rounds *r)
 {
     const struct loader *l = r->l;
