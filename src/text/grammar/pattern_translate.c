@@ -1,5 +1,5 @@
 /* Translates Oniguruma's notation into PCRE2's, construct by construct. Refuses constructs that the
- * two libraries read differently, and those that no tokenizer needs. */
+ * two libraries read differently, if it has no translation, and those that no tokenizer needs. */
 #include "text/grammar/pattern.h"
 
 #include "base/utf8.h"

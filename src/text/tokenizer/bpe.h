@@ -1,7 +1,7 @@
 /* Byte-pair encoding (Sennrich et al. 2016) of one piece of text, from bytes as in GPT-2 or from
  * characters as in SentencePiece. Knows ids and merge ranks, not strings. The pre-tokenizer splits
- * the text into pieces. Called by the tokenizer for each piece, unless ignore_merges makes the
- * piece a single token. */
+ * the text into pieces. Called by the tokenizer for each piece if tokenizer.json has the model type
+ * BPE or Tiktoken, unless ignore_merges makes the piece a single token. */
 #ifndef SHOAL_TEXT_TOKENIZER_BPE_H
 #define SHOAL_TEXT_TOKENIZER_BPE_H
 

@@ -110,7 +110,8 @@ static void put_special(const struct js_node *named, uint64_t id, bool first, st
                   special ? "true" : "false");
 }
 
-/* Refuses a tokenizer_class other than Kimi-K2's, because its pre-tokenizer is unknown. */
+/* Refuses a tokenizer_class other than Kimi-K2's, because the pre-tokenizer of another class is
+ * unknown; accepts a missing one. */
 static struct status check_class(const struct js_node *config)
 {
     const char *name = js_string(js_get(config, "tokenizer_class"), NULL);

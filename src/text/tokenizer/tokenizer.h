@@ -69,10 +69,10 @@ struct text_bytes {
  * texts. */
 bool tokenizer_joins(const struct tokenizer *t);
 
-/* Local. Appends the ids of two texts as the post-processor joins them: [CLS] a [SEP] b [SEP]. Text
- * that spells a special token is plain text. *n_first: how many of the appended ids have type 0;
- * they come first, the others have type 1. Call it only if tokenizer_joins is true. Errors: as
- * tokenizer_encode. */
+/* Local. Appends the ids of two texts as the post-processor joins them, such as [CLS] a [SEP] b
+ * [SEP]. Text that spells a special token is plain text. *n_first: how many of the appended ids
+ * have type 0; they come first, the others have type 1. Call it only if tokenizer_joins is true.
+ * Errors: as tokenizer_encode. */
 struct status tokenizer_encode_joined(struct tokenizer *t, const struct text_bytes texts[2],
                                       struct token_list *out, size_t *n_first);
 

@@ -1,7 +1,7 @@
 /* WordPiece (Schuster and Nakajima, 2012; as BERT uses it): a word is cut from left to right into
  * the longest pieces that the vocabulary has. In the vocabulary, pieces that continue a word begin
- * with a prefix ("##"). Added tokens do not count as pieces. Called by the tokenizer for each word
- * of a text if tokenizer.json has the model type WordPiece. */
+ * with a prefix ("##"). Added tokens that the vocabulary lacks do not count as pieces. Called by
+ * the tokenizer for each word of a text if tokenizer.json has the model type WordPiece. */
 #ifndef SHOAL_TEXT_TOKENIZER_WORDPIECE_H
 #define SHOAL_TEXT_TOKENIZER_WORDPIECE_H
 
