@@ -220,8 +220,8 @@ struct arch_delta {
     bool is_mamba;               /* the layers are Mamba-2 */
     bool by_channel; /* delta rule: a decay for each channel of a key; key_dim is value_dim, and
                         there are as many key as value heads */
-    /* by_channel: true: decays are exp(least_log * sigmoid(...)), so at least exp(least_log);
-     * false: they are exp(-rate * softplus(...)) */
+    /* with by_channel: decays are exp(least_log * sigmoid(...)), so at least exp(least_log); if
+     * false, they are exp(-rate * softplus(...)) */
     bool is_bounded;
     float least_log;             /* at most 0 */
     bool conv_bias;              /* Mamba-2: the convolution has a bias */

@@ -1,7 +1,7 @@
 /* Translates a GGUF file into a Hugging Face checkpoint's terms: tensor names, the order of q and k
- * rows, config.json, generation_config.json and tokenizer.json. Reads no weights. Called by
- * source.c, gguf_latent.c, gguf_delta.c and gguf_experts.c. The architectures are in gguf_family.c.
- */
+ * rows, config.json, generation_config.json and tokenizer.json. Reads no tensor's values but those
+ * of GGUF_ROPE_FREQS. Called by source.c, gguf_latent.c, gguf_delta.c and gguf_experts.c. The
+ * architectures are in gguf_family.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_MODEL_H
 #define SHOAL_CHECKPOINT_CONVERT_GGUF_MODEL_H
 

@@ -23,8 +23,8 @@ enum { JSON_ANY_DEPTH = 4 };
  * Numbers: minimum, maximum, exclusiveMinimum, exclusiveMaximum.
  * All keywords of a schema and of its allOf's schemas must hold; an object then has the properties
  * of all these schemas. If there are properties, an object's members come in the order of the
- * schema, and no others are allowed. One blank or none may follow a comma or colon. Errors:
- * STATUS_REQUEST names the keyword; and those of nfa_status. */
+ * schema, and no others are allowed. One blank or none may follow a comma or colon, except in the
+ * values of enum and const. Errors: STATUS_REQUEST names the keyword; and those of nfa_status. */
 struct status json_schema_add(struct nfa *n, uint32_t from, const struct js_node *schema,
                               uint32_t *end);
 
