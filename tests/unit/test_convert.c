@@ -234,6 +234,20 @@ static void directory_put(const char *config, const char *tensors)
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 #define TWO(first, second) "{" T(first, "[2,2]", "[0,16]") "," T(second, "[2,2]", "[16,32]") "}"
 
+/* A model of MiniMax-M3 in fp8, and gate and up of a dense FFN as one tensor. */
+#define MINIMAX                                                                                    \
+    "{\"architectures\":[\"MiniMaxM3VLForCausalLM\"],\"dense_intermediate_size\":16,"              \
+    "\"head_dim\":16,\"hidden_size\":16,\"intermediate_size\":16,\"vocab_size\":16,"               \
+    "\"max_position_embeddings\":64,\"num_attention_heads\":1,\"num_key_value_heads\":1,"          \
+    "\"num_hidden_layers\":1,\"num_local_experts\":2,\"num_experts_per_tok\":1,"                   \
+    "\"rms_norm_eps\":1e-6,\"rope_theta\":1e4,\"partial_rotary_factor\":1,"                        \
+    "\"routed_scaling_factor\":2,\"shared_intermediate_size\":16,"                                 \
+    "\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}}"
+#define FUSED "model.layers.0.mlp.gate_up_proj.weight"
+#define FUSED_FP8                                                                                  \
+    "{\"" FUSED "\":{\"dtype\":\"F8_E4M3\",\"shape\":[2,14],\"data_offsets\":[0,28]}," T(          \
+        FUSED "_scale_inv", "[1,1]", "[28,32]") "}"
+
 /* Tries each of three texts beside the weights: cut, empty, and as a link to nothing. */
 static void texts_that_are_not_whole_are_refused(void)
 {
@@ -291,6 +305,7 @@ static void what_cannot_be_converted_is_a_sentence_and_leaves_nothing(void)
         {"[]", TWO("a", "b"), "expected an object"},
         {"{", TWO("a", "b"), "config.json"},
         {NULL, TWO("a", "b"), "expected a config.json"},
+        {MINIMAX, FUSED_FP8, "quantized tensors of this kind are not implemented"},
         {"{}", "{}", "a.h5"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

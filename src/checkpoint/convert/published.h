@@ -68,8 +68,8 @@ struct status published_parts(const struct published *p, const char *name, uint3
 void published_encoder_name(const struct arch *m, const char *name, char *out, size_t n);
 bool published_encoder_is_unread(const char *name, bool has_classes);
 
-/* Local. True when the rules only rename quantized tensors: each has one part, with all of its
- * rows. p may be NULL. */
+/* Local. True when a quantized tensor that has one part can be taken under the part's name. If
+ * false, published_splits tells which quantized tensors cannot be taken. p may be NULL. */
 bool published_only_renames(const struct published *p);
 
 /* Local. True when the rules split the tensor, reorder its rows or rename it. Call it only where

@@ -146,13 +146,23 @@ static struct status fused_add(struct source *s, const struct safetensors_tensor
     return status_ok();
 }
 
-/* Adds a quantized tensor under the name that shoal's tensor has. */
+static struct status quant_refuse(const struct source *s, const struct hf_quant *q)
+{
+    return status_make(STATUS_INPUT,
+                       "%s: tensor '%s': quantized tensors of this kind are not implemented for "
+                       "the architecture of config.json",
+                       s->path, q->name);
+}
+
+/* Adds a quantized tensor under the name that shoal's tensor has. Refuses one that holds several of
+ * shoal's tensors. */
 static struct status quant_renamed_add(struct source *s, const struct hf_quant *q)
 {
     struct published_part parts[PUBLISHED_PARTS_MAX];
     struct hf_quant renamed = *q;
     size_t n;
     TRY(published_parts(s->published, q->name, q->n_dims, q->dims, parts, &n));
+    if (n != 1) return quant_refuse(s, q);
     memcpy(renamed.name, parts[0].name, sizeof renamed.name);
     return quant_add(s, &renamed);
 }
@@ -163,13 +173,7 @@ static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
     struct fused_part parts[FUSED_PARTS_MAX];
     size_t n;
     if (!s->is_text && published_only_renames(s->published)) return quant_renamed_add(s, q);
-    if (s->is_text || published_splits(s->published, q->name)) {
-        return status_make(
-            STATUS_INPUT,
-            "%s: tensor '%s': quantized tensors of this kind are not implemented for "
-            "the architecture of config.json",
-            s->path, q->name);
-    }
+    if (s->is_text || published_splits(s->published, q->name)) return quant_refuse(s, q);
     TRY(fused_experts_parts(js_root(s->config), q->name, q->n_dims, q->dims, true, parts, &n));
     if (n == 0) return quant_add(s, q);
     for (size_t i = 0; i < n; i++) {
