@@ -95,7 +95,8 @@ struct arch_family {
                             "no_rope_layer_interval"-th */
     bool unrotated_full; /* if there is a window, the layers without one have no RoPE */
     bool local_rope;     /* layers with a window have plain RoPE, whatever the other layers have */
-    bool local_theta;    /* theta of the layers with a window is "rope_local_base_freq" */
+    bool local_theta;    /* theta of the layers with a window is "rope_local_base_freq", unless
+                            "rope_parameters" gives it */
     bool states_base;    /* "rope_theta" and "rms_norm_eps" must be given: other programs' defaults
                             are not 1e4 and 1e-6 */
     bool tied;           /* the head is the embedding unless "tie_word_embeddings" is false */
@@ -122,7 +123,8 @@ struct arch_family {
      * programs keep it or never read the field; no published config sets it */
     bool never_renormalised;
     bool sparsity_keys;    /* decoder_sparse_step and mlp_only_layers choose the MoE layers */
-    bool renormalise;      /* chosen weights always sum to 1; otherwise "norm_topk_prob" decides */
+    bool renormalise;      /* chosen weights are divided by their sum, except with `mixer`; if
+                              false, "norm_topk_prob" decides */
     bool own_expert_width; /* an expert's F is "moe_intermediate_size", which must be given; else
                               intermediate_size, except with mamba_blocks and shortcut */
     bool own_shared_width; /* F of the shared experts is "shared_expert_intermediate_size" */
@@ -229,9 +231,10 @@ struct arch_delta {
 };
 
 /* The index of sparse attention (DeepSeek-V3.2-Exp, 2025, section 2.1): a row attends to the
- * n_chosen positions with the largest scores. With compressed attention, to the n_chosen entries.
- * With blocks (MiniMax-M3), each KV head has an index head, and its queries attend to n_chosen /
- * `block` blocks. All 0: the model has no index, and a row attends to all positions. */
+ * n_chosen positions with the largest scores. With compressed attention it attends to the n_chosen
+ * entries with the largest scores. With blocks (MiniMax-M3), each KV head has an index head, and
+ * its queries attend to n_chosen / `block` blocks. All 0: the model has no index, and a row attends
+ * to all positions. */
 struct arch_index {
     uint32_t n_heads, dim; /* index heads; elements of a head, of which `rotary` rotate: the first
                               ones, with compressed attention the last */
@@ -395,8 +398,8 @@ struct arch {
     bool layer_scale; /* a scalar multiplies the residual stream after each layer */
     float logit_cap;  /* c in c tanh(logit / c); 0: none */
     bool tied, head_bias;
-    bool headless; /* the head is not loaded. arch_parse sets false; a caller that wants only hidden
-                      states sets true */
+    bool headless; /* the head is not loaded. arch_parse sets false; a caller that does not use the
+                      head sets true */
     /* Layer number n_layers may be a prediction layer (multi-token prediction of DeepSeek-V3, arXiv
      * 2412.19437, section 2.2), which gives draft tokens. n_predict: 1 if the layer is loaded; 0,
      * as set by arch_parse, if the checkpoint has none or nothing reads it. */

@@ -26,7 +26,7 @@ static const char *const modern_keys[] = {
     "embedding_dropout", "mlp_dropout", "initializer_cutoff_factor", "decoder_bias",
     "sparse_prediction", "sparse_pred_ignore_index", "deterministic_flash_attn",
     "reference_compile", "repad_logits_with_grad", "cls_token_id",
-    /* of BERT; published, and read by nothing */
+    /* fields of BERT, which are published and which nothing reads */
     "layer_norm_eps", "hidden_act", "position_embedding_type", "type_vocab_size",
     /* for scores; job_rank.c reads them */
     "classifier_pooling", "classifier_bias", "classifier_activation"};
