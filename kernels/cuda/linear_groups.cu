@@ -26,7 +26,6 @@ struct groups_part {
     struct linear_part rows;
     const uint8_t *panel;
     uint32_t G, n_slices; /* inputs and slices of a group */
-    uint32_t at_once;     /* groups of a round */
     int32_t *slices;
     struct group_term *terms;
 };

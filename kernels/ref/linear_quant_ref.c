@@ -8,7 +8,7 @@
 
 enum { MOST_ROWS = 16 /* rows for which a group is unpacked once, the slowest step */ };
 
-/* One output's chains of the rows [row0, row0 + n_rows). */
+/* One output's sums for the rows [row0, row0 + n_rows): an fma chain over the inputs each. */
 struct chains {
     const struct linear_args *a;
     const struct packed *w;

@@ -55,8 +55,9 @@ struct status kv_pool_create(const struct kern_table *kern, const struct kv_shap
 void kv_pool_destroy(struct kv_pool **p);
 
 /* Local. kv_pool_one_bytes returns the size of a buffer for one block over all layers: for each
- * layer, [2 or 1, G] of kv_half_bytes and index keys. get and put copy a block to and from that
- * buffer; get writes zeros for index keys that a layer lacks. The pool must be in host memory. */
+ * layer the K of all heads, then their V (not with latents), of kv_half_bytes each, then its index
+ * keys. get and put copy a block to and from that buffer; get writes zeros for index keys that a
+ * layer lacks. The pool must be in host memory. */
 uint64_t kv_pool_one_bytes(const struct kv_pool *p);
 void kv_pool_get_block(const struct kv_pool *p, uint32_t block, void *to);
 void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from);

@@ -87,8 +87,9 @@ static uint64_t moving_bytes(const struct job *j)
     return ((uint64_t)n_threads * 4 + LOADER_LANES_MAX * 20) << 20;
 }
 
-/* Returns the bytes of the program and of all memory that no plan counts: lists, messages, the
- * loader's reads, small tables. */
+/* Returns the bytes of the program and of what the layout's budget does not count: the rows of
+ * --save-hidden, the read buffers of --expert-replan, and UNCOUNTED_BYTES for lists, messages and
+ * small tables. */
 static uint64_t uncounted_bytes(const struct job *j)
 {
     return j->program_bytes + UNCOUNTED_BYTES + saved_bytes(j) + moving_bytes(j);

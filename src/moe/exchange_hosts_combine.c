@@ -102,7 +102,8 @@ static size_t pack_row(const struct pack_job *job, size_t row, char *to)
     return n_bytes;
 }
 
-/* Packs one run of each host's rows. The ends of its rows are offsets from the start of the run. */
+/* Packs one run of each other host's rows. The ends of its rows are offsets from the start of the
+ * run. */
 static void pack_run(void *job_, uint32_t run)
 {
     const struct pack_job *job = job_;

@@ -1,4 +1,4 @@
-/* Reads sizes of memory from the command line. */
+/* Reads numbers of bytes, such as 64G, from the command line. */
 #include "weights/weights_flags.h"
 
 #include <stdlib.h>

@@ -329,7 +329,7 @@ static void begin_chat(struct fuzz_seeds *seeds)
         FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     }
     free(features.bytes);
-    /* expressions of all kinds, one per line */
+    /* small templates with features of all kinds, one per line; those that compile become seeds */
     struct fuzz_bytes lines = fuzz_read("golden/chat/features.jsonl");
     for (char *line = strtok(lines.bytes, "\n"); line != NULL && seeds->n < FUZZ_SEEDS_MAX / 2;
          line = strtok(NULL, "\n")) {

@@ -293,7 +293,8 @@ static struct quant_weight every_fp8_value(struct quant_format f, float scale, b
 }
 
 /* Returns the number of weights that a linear gets wrong: row i is 1 at input i and 0 elsewhere, so
- * its outputs are the weights of input i (-0 as +0). */
+ * its outputs are the weights of input i (-0 as +0). If a weight of output 7 is a NaN, this output
+ * must be a NaN in all rows. */
 static size_t wrong_weights(const struct kern_table *k, const struct quant_weight *q)
 {
     float *x = test_floats(259 * 259), *y = test_floats(259 * 33);

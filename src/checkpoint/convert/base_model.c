@@ -10,7 +10,8 @@
 #include <string.h>
 
 /* Writes to out [n] the name of shoal's architecture that has the layers of architecture `name`.
- * False: `name` has none of the endings below, or shoal does not run an architecture so named. */
+ * False: `name` has none of the endings below, or no name with another ending in its place is that
+ * of an architecture that shoal runs. */
 static bool name_of_layers(const char *name, char *out, size_t n)
 {
     static const struct {

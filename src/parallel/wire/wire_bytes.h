@@ -30,7 +30,7 @@ struct wire_bytes {
 struct wire_bytes wire_bytes_of(const struct wire_shape *s);
 
 /* Local. Computes the bytes for tokens that go to `hosts` other hosts, with the fraction `others`
- * of their choices on these; w.rows is 0. Reads only format and n_chosen of the shape. */
+ * of their choices on these; `rows` is 0. Reads only format and n_chosen of the shape. */
 struct wire_bytes wire_bytes_for(const struct wire_shape *s, double hosts, double others);
 
 /* Local. Returns the fraction of all tokens that have an expert on the first host, which holds the

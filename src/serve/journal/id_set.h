@@ -1,8 +1,9 @@
 /* The custom_ids of the lines so far. Finds duplicates, and gives each line without an id a name
  * that no earlier line has. An id that is the number of its own line costs one or two bits. Of the
- * other ids, up to 196,608 stay in memory as 128-bit hashes of 21 to 43 bytes each; beyond that
- * they move to a file (id_spill.h) and cost 1.3 bytes of memory each. Without id_set_spill_beside
- * all stay in memory. Called by the lead, audit, merge and batch runs. */
+ * other ids, up to 196,608 stay in memory as 128-bit hashes, which cost 21 to 43 bytes each with
+ * the table's free slots; beyond that they move to a file (id_spill.h) and cost 1.3 bytes of memory
+ * each. Without id_set_spill_beside all stay in memory. Called by the lead, audit, merge and batch
+ * runs. */
 #ifndef SHOAL_SERVE_JOURNAL_ID_SET_H
 #define SHOAL_SERVE_JOURNAL_ID_SET_H
 

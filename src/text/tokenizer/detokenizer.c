@@ -38,7 +38,7 @@ static void feed_byte(struct detokenizer *d, char byte, struct strbuf *out)
     }
 }
 
-/* Appends text without the part that the decoder strips from the front. */
+/* Appends a piece of the text, without what the decoder strips from the front of the whole text. */
 static void detokenizer_put(struct detokenizer *d, const struct tokenizer *t, const char *text,
                             size_t n, struct strbuf *out)
 {
