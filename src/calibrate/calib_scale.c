@@ -72,7 +72,9 @@ static bool may_scale(struct calib *c, const struct calib_unit *u)
     if (c->o->method == CALIBRATE_SMOOTHQUANT || maker == NULL) return false;
     if (u->site == TAP_O && (m->attn.qkv_bias || m->attn.clip_qkv > 0))
         return false; /* the bias or the clamp would have to be scaled too */
-    if (u->site == TAP_EXPERT_DOWN && m->moe.bias) return false; /* likewise the bias of up */
+    if (m->swiglu.limit > 0 && (u->site == TAP_DOWN || u->site == TAP_EXPERT_DOWN))
+        return false; /* likewise the limits of up, and the 1 that is added to it */
+    if (u->site == TAP_EXPERT_DOWN && m->moe.bias) return false; /* the bias of up */
     if (u->site == TAP_DOWN && m->ffn_bias) return false;
     return all_quantized(u) && maker->format.kind != QUANT_NONE;
 }

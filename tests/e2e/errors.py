@@ -311,7 +311,7 @@ class ErrorsTest:
         self.fails(3, ["--json", "found a folder"],
                    self.shoal("bench", "--machine", "--threads", 1, "--json", self.work))
         self.fails(3, ["shoal convert"], self.shoal("plan", "--model", self.work))
-        self.fails(3, ["name the folder"],
+        self.fails(3, ["name its folder"],
                    self.shoal("convert", GOLDENS / "llama-gqa" / "hf" / "config.json",
                               self.work / "x.h5"))
 

@@ -85,9 +85,9 @@ REFUSED = [("granite", "granite", {"without": ["logit_scale"]},
             "key qwen3next.expert_gating_func is not implemented")]
 # For a file without the keys of expert groups, convert chooses the groups by the number of experts,
 # and says so.
-OLD_GROUPS = [("deepseek-v2", 160, "taken: 3 of 8 groups"),
-              ("deepseek-v3", 256, "taken: 4 of 8 groups"),
-              ("deepseek-v3", 12, "taken: 1 of 1 groups")]
+OLD_GROUPS = [("deepseek-v2", 160, "routed to 3 of 8 groups"),
+              ("deepseek-v3", 256, "routed to 4 of 8 groups"),
+              ("deepseek-v3", 12, "routed to 1 of 1 groups")]
 
 
 class GgufTest:

@@ -12,12 +12,14 @@ import sys
 
 from program import GOLDENS, REPO, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
 
+from generated_weights import checkpoint_of
+
 DEMO = REPO / "models" / "demo"
 SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "moe": GOLDENS / "qwen3-moe" / "hf"}
 # Families with latent attention, shared experts, dense layers, biases, clipping, multipliers, fused
-# experts.
+# experts, limits.
 FAMILIES = ["deepseek-v2", "deepseek-v3", "qwen2-moe", "glm4-moe", "granite-moe", "olmoe-clip",
-            "gpt-oss", "mixtral", "qwen2"]
+            "gpt-oss", "mixtral", "qwen2", "minimax-m3"]
 METHODS = {"gptq": "int4-g32", "awq": "int4-g32", "smoothquant": "int8"}
 
 
@@ -33,9 +35,10 @@ class QuantizeTest:
                           ranks=ranks)
 
     def prepare(self, name):
-        source = SOURCES.get(name, GOLDENS / name / "hf")
+        source = SOURCES.get(name) or checkpoint_of(GOLDENS / name, self.work / f"{name}-hf")
         self.shoal.must("convert", source, self.work / f"{name}.h5")
-        n_vocab = json.loads((source / "config.json").read_text())["vocab_size"]
+        config = json.loads((source / "config.json").read_text())
+        n_vocab = config.get("text_config", config)["vocab_size"]
         draw = random.Random(5)
         # Seven texts, so that four ranks have unequal shares.
         write_lines(self.set, [dict(custom_id=str(i), prompt_token_ids=[
