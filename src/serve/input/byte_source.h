@@ -25,7 +25,7 @@ struct source_read {
 };
 
 /* Local. Opens `path`; "-" is stdin. Reads nothing yet. Owner: the caller, byte_source_close.
- * Errors: STATUS_INPUT (cannot be opened, a folder, no such dataset), STATUS_MEMORY. */
+ * Errors: STATUS_INPUT (cannot be opened, a folder, no such dataset of strings), STATUS_MEMORY. */
 struct status byte_source_open(const char *path, struct byte_source **out);
 void byte_source_close(struct byte_source **s);
 

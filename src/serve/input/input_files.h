@@ -1,6 +1,6 @@
 /* The files of an input, in order: paths as they were given, and patterns of paths. Reads no file.
- * Called by the job, the lead, the server, merge and `shoal plan`; line_reader.h and input_part.h
- * read the files one after the other. */
+ * Called by the job, the lead, and the commands merge, plan and status; line_reader.h and
+ * input_part.h read the files one after the other. */
 #ifndef SHOAL_SERVE_INPUT_INPUT_FILES_H
 #define SHOAL_SERVE_INPUT_INPUT_FILES_H
 

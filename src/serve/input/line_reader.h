@@ -1,7 +1,7 @@
 /* Reads a file, a FIFO or stdin, or several files one after the other, compressed or not
  * (byte_source.h), line by line in bounded memory. The end of a file ends its last line. Skips and
- * reports a line over the limit, which is not an error. Does not parse JSON. Called by the other
- * rooms of serve, the job and the commands. */
+ * reports a line over the limit, which is not an error. Does not parse JSON. Called by the journal,
+ * the lead, the server's batches, the job and the commands. */
 #ifndef SHOAL_SERVE_INPUT_LINE_READER_H
 #define SHOAL_SERVE_INPUT_LINE_READER_H
 

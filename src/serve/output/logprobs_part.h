@@ -24,9 +24,9 @@
  * should stay as small as the output, because every start reads all of it.
  *
  * Why nothing is lost: a line's record is written before its row goes to the journal, and
- * logprobs_part_sync comes before each commit, so each committed row has its record. A line that
- * runs again writes another record; of several records of a line the last counts. They differ
- * only in the places of the line's hidden rows. */
+ * logprobs_part_sync comes before each commit, so each committed row without an error has its
+ * record. A line that runs again writes another record; of several records of a line the last
+ * counts. Those of an unchanged line differ only in the places of its hidden rows. */
 #ifndef SHOAL_SERVE_OUTPUT_LOGPROBS_PART_H
 #define SHOAL_SERVE_OUTPUT_LOGPROBS_PART_H
 
@@ -73,7 +73,8 @@ struct status logprobs_part_check(struct logprobs_part *p, uint64_t line, const 
 struct status logprobs_part_sync(struct logprobs_part *p);
 
 /* Writes FILE.h5 from the records that were put or checked and makes it durable; it appears under
- * its name only when it is whole. Errors: also STATUS_INPUT for a damaged record. */
+ * its name only when it is whole. Errors: also STATUS_INPUT for a damaged record, and STATUS_USAGE
+ * as logprobs_part_open. */
 struct status logprobs_part_finish(struct logprobs_part *p);
 
 /* logprobs_part_exists is true when FILE.h5 (path) has a part; logprobs_part_remove removes it. */

@@ -1,5 +1,5 @@
 /* Shows on stderr how far a job is: a bar on a terminal, otherwise a log line every few seconds.
- * Called by the lead and the server. */
+ * Called by the lead, whose port fills in a part of the view. */
 #ifndef SHOAL_SERVE_OUTPUT_PROGRESS_H
 #define SHOAL_SERVE_OUTPUT_PROGRESS_H
 

@@ -16,13 +16,14 @@ enum { ROW_FRAMES_BYTES = 1 << 20 };
 /* The state of one output, in memory that the caller provides. */
 struct row_frames {
     enum encoder_format format;
-    size_t frame_bytes; /* bytes of rows that fill a frame; 0: ROW_FRAMES_BYTES */
+    size_t frame_bytes; /* bytes of rows that fill a frame */
     bool has_frame;     /* at least one frame was filled */
     struct strbuf rows; /* rows of the frame that is not full; empty if the format is plain */
 };
 
 /* All are Local. Errors: STATUS_MEMORY. */
 
+/* frame_bytes 0: ROW_FRAMES_BYTES. */
 void row_frames_init(struct row_frames *f, enum encoder_format format, size_t frame_bytes);
 void row_frames_fini(struct row_frames *f);
 

@@ -58,15 +58,15 @@ struct rank_rules {
 
 struct embed_rules {
     enum request_pool pool;
-    bool is_whole;                /* the model is an encoder: a text is computed in one step */
-    bool normalizes;              /* vectors have length 1 */
-    int32_t width;                /* D */
-    int32_t dimensions;           /* the dimensions of a vector when its line does not set them,
-                                     1 to D */
-    enum embed_encoding encoding; /* the encoding when the line does not set it */
-    int32_t max_tokens;           /* of a text; 0: as many as the context holds */
-    bool cuts_texts;              /* texts of more than max_tokens are cut; false: they become error
-                                     rows */
+    bool is_whole;                 /* the model is an encoder: a text is computed in one step */
+    bool normalizes;               /* vectors have length 1 */
+    int32_t width;                 /* D */
+    int32_t dimensions;            /* the dimensions of a vector when its line does not set them,
+                                      1 to D */
+    enum embed_encoding encoding;  /* the encoding when the line does not set it */
+    int32_t max_tokens;            /* of a text; 0: as many as the context holds */
+    bool cuts_texts;               /* cut too long texts; otherwise, and if a pair, a chat or a list
+                                      of token ids is too long, the line becomes an error row */
     const struct js_node *prompts; /* an object with texts by their names; NULL: none */
     struct rank_rules rank;
     const char *prompt; /* name of the text before each input when its line does not set it;

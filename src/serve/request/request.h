@@ -104,13 +104,13 @@ struct request_rules {
                           the line names no other; -1: the model has none */
     const struct embed_rules *embed;   /* prompts become vectors or scores, nothing is generated;
                                           NULL: text is generated or scored */
-    bool is_dry_run;                   /* tokens are made up, and result rows say so */
+    bool is_dry_run;                   /* tokens are made up; result rows without an error say so */
     struct guides *guides;             /* NULL: a line that generates text with a grammar constraint
                                           becomes an error row */
     struct request_warnings *warnings; /* NULL: no warnings */
-    int32_t n_saved_tops;              /* how many of the most likely tokens are kept at every
-                                          token, for --save-logprobs; 0: as many as a line asks
-                                          for */
+    int32_t n_saved_tops;              /* at every token at least so many of the most likely
+                                          tokens are kept, for --save-logprobs; 0: as many as a
+                                          line asks for */
     bool saves_hidden;                 /* rows are saved for --save-hidden */
     enum hidden_span hidden_span;
 };

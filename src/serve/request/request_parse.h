@@ -30,16 +30,16 @@ struct request_parser {
  * STATUS_MEMORY. */
 
 /* request_fields.c: refuses fields that would change the output and are not implemented, and in the
- * body of a batch line or call also unknown fields. Warns of likely misspellings and of refused
- * fields that have a substitute (p->rules->warnings). */
+ * body of a batch line or call also unknown fields. Warns (p->rules->warnings) of refused fields
+ * that have a substitute and, in a plain line, of likely misspellings. */
 struct status request_check_fields(struct request_parser *p, const struct js_node *fields);
 
 /* request_fields.c: finds the field that an unknown name probably means ("temprature", or another
  * library's name); NULL: none. */
 const char *request_field_meant(const char *key);
 
-/* request_prompt.c: makes the prompt's tokens from prompt, prompt_token_ids or messages, or if the
- * rules take pairs by request_read_scored. */
+/* request_prompt.c: makes the prompt's tokens from prompt, prompt_token_ids or messages; if the
+ * rules take pairs, also by request_read_scored. */
 struct status request_read_prompt(struct request_parser *p, const struct js_node *fields);
 
 /* request_score.c: reads a context and its continuation, or a text; their tokens are scored.
@@ -47,23 +47,23 @@ struct status request_read_prompt(struct request_parser *p, const struct js_node
 struct status request_read_scored(struct request_parser *p, const struct js_node *fields,
                                   bool *is_read);
 
-/* request_prompt.c; used by request_score.c too. request_read_ids appends a list of token ids to
- * `out`; request_encode appends the tokens of a text, in which special tokens are recognized.
- * request_add_tokens appends tokens to the line's prompt. */
+/* request_prompt.c; the other readers of prompts use them too. request_read_ids appends a list of
+ * token ids to `out`; request_encode appends the tokens of a text, in which special tokens are
+ * recognized. request_add_tokens appends tokens to the line's prompt. */
 struct status request_read_ids(struct request_parser *p, const struct js_node *list,
                                const char *key, struct token_list *out);
 struct status request_encode(struct request_parser *p, const char *text, size_t n, unsigned flags,
                              struct token_list *out);
 struct status request_add_tokens(struct request_parser *p, const int32_t *ids, size_t n);
 
-/* request_embed.c: reads a line of shoal embed: "input" (a text, token ids, or a list of either) or
- * a prompt as shoal generate takes it, "dimensions", "encoding_format", "prompt_name" and
- * "priority". */
+/* request_embed.c: reads a line of shoal embed: "input" or "prompt" (a text, token ids, or a list
+ * of either), or "prompt_token_ids" or "messages"; and "dimensions", "encoding_format",
+ * "prompt_name" and "priority". */
 struct status request_read_embed(struct request_parser *p, const struct js_node *fields);
 
-/* request_rank.c: reads a line of shoal rank: "query" and "documents", and perhaps "instruction";
- * or texts as request_read_embed does. A body of /v1/rerank has pairs only, and perhaps "top_n" and
- * "return_documents". */
+/* request_rank.c: reads a line of shoal rank: "query" and "documents", and perhaps "instruction"
+ * and "priority"; or texts as request_read_embed does. A body of /v1/rerank has pairs only, and
+ * perhaps "top_n" and "return_documents". */
 struct status request_read_rank(struct request_parser *p, const struct js_node *fields);
 
 /* request_embed.c. request_open_parts prepares the line for a list of n inputs. request_add_part
@@ -81,8 +81,9 @@ struct status request_check_length(struct request_parser *p, size_t n);
 /* request_prompt.c: makes the prompt's tokens of a line that is not a request (p->rules->form). */
 struct status request_read_form(struct request_parser *p, const struct js_node *fields);
 
-/* request_sampling.c: reads how tokens are drawn, when a text ends, and how many answers there
- * are. */
+/* request_sampling.c: reads how tokens are drawn, when a text ends, which log-probabilities the row
+ * has, how many answers there are, and the priority. Calls request_read_guide and
+ * request_read_words. */
 struct status request_read_sampling(struct request_parser *p, const struct js_node *fields);
 
 /* request_guide.c: reads response_format, guided_regex, guided_choice, guided_json,
@@ -99,8 +100,8 @@ struct status request_read_tools(struct request_parser *p, const struct js_node 
 
 /* request_parse.c: single fields */
 
-/* Sets r's error code (a constant) and returns the sentence as STATUS_REQUEST; request_create then
- * makes r an error row with it. */
+/* Sets r's error code (a constant) and returns the sentence as STATUS_REQUEST; request_create or
+ * request_create_call then makes r an error row with it. */
 struct status request_bad(struct request_parser *p, const char *code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,7 +1,8 @@
-/* The sampling flags (options/flags.h explains the rows). A request's own fields override them. A
- * flag that the user gave overrides the model's generation_config.json; a preset does not. The
- * journal of `shoal generate`, and of a server's batch, keeps their values in this order, but
- * --reasoning-parser only when it differs from its preset. */
+/* The sampling flags (options/flags.h explains the rows). A request's own fields override them,
+ * except --reasoning-parser. A flag that the user gave overrides the model's
+ * generation_config.json; a preset does not. The journal of `shoal generate`, and of a server's
+ * batch, keeps their values in this order, but --reasoning-parser only when it differs from its
+ * preset. */
 #ifndef SHOAL_SERVE_REQUEST_SAMPLING_FLAGS_H
 #define SHOAL_SERVE_REQUEST_SAMPLING_FLAGS_H
 
