@@ -13,8 +13,8 @@ struct batch_run;
 
 /* Local. Opens the files of b. settings: all flags that change a row's bytes
  * (serve/journal/journal.h). A batch that an earlier server began keeps its adapters
- * (batch_adapters.h). Errors: STATUS_USAGE (a flag has changed), STATUS_INPUT
- * (another checkpoint, or the input is no text), STATUS_IO, STATUS_MEMORY. */
+ * (batch_adapters.h). Errors: journal_open's, and STATUS_INPUT if the input is no regular file of
+ * text. */
 struct status batch_run_create(const struct batch_store *store, struct batch *b,
                                const char *settings, struct batch_run **out);
 

@@ -50,8 +50,8 @@ struct batch {
     char error[BATCH_ERROR_MAX]; /* why it failed; "": it did not */
     int64_t created_s, ended_s;
     uint64_t n_lines, n_completed, n_failed;
-    bool is_postponed; /* memory ran out, so the batch waits for the server's next start; not
-                          stored */
+    bool is_postponed; /* memory ran out, so the batch waits for the server's next start or until
+                          it is cancelled; not stored */
     struct batch *next;
 };
 
@@ -65,7 +65,7 @@ struct batch_store {
 
 /* Local. Makes the folder if it is missing (mode 700), claims it, then reads its entries. A damaged
  * entry is left out, and the log names it. claims NULL: claims nothing. Errors: STATUS_USAGE (the
- * folder cannot be made or read, or another server has it; the sentence names that server),
+ * folder cannot be made, read or written, or another server has it, which the sentence names),
  * STATUS_IO, STATUS_MEMORY. */
 struct status batch_store_open(struct batch_store *s, const char *folder,
                                struct file_claims *claims);

@@ -63,7 +63,8 @@ enum http_status http_route(const char *method, const char *path, enum http_endp
 const char *http_methods_of(enum http_endpoint endpoint);
 bool http_is_open(enum http_endpoint endpoint);
 
-/* Local. True when a call runs the model; such a call may wait for others or be refused. */
+/* Local. True when a call runs the model; only such calls are refused because --max-requests are
+ * open or the server drains. */
 bool http_runs_model(enum http_endpoint endpoint);
 
 /* Local. Returns the HTTP status of a call whose request has the error `code`

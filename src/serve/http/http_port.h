@@ -23,7 +23,8 @@ struct http_port_options {
 };
 
 /* Local. Binds the address and claims --batch-dir; nothing is served before http_port_start. The
- * model is named after its file, without ".h5". Errors: http_server_create's, batches_create's. */
+ * model is named after its file, without ".h5". Errors: http_server_create's, batches_create's,
+ * STATUS_USAGE if an adapter has the model's name. */
 struct status http_port_create(const struct http_port_options *o, struct http_port **out);
 
 /* Local. Begins to serve; call it after lead_start. The HTTP thread may run on all cores of the

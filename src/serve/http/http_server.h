@@ -29,7 +29,8 @@ struct status http_server_start(struct http_server *s);
  * may not use them afterwards. Accepts NULL. */
 void http_server_destroy(struct http_server **s);
 
-/* ---- the lead's side; Local, any thread ---- */
+/* ---- the lead's side; Local, for the lead's thread; http_server_fail_all and http_server_flush
+ * may also be called by the thread that is about to end the process ---- */
 
 /* Returns the next posted call in order of arrival; waits for one at most wait_ns. NULL: none came.
  * The caller must end the call. */

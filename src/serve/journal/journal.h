@@ -29,11 +29,11 @@ struct journal_options {
 };
 
 /* Local. Opens or makes the journal and locks it; tries to lock for half a second, and warns if the
- * file system has no locks. A new journal,
- * or one whose error rows are removed, is written under another name and then renamed to the file
- * to which `path` leads. Errors: STATUS_USAGE (a flag has changed, which the sentence names;
- * another process has the journal; retry_errors without a journal; a file that is not regular),
- * STATUS_INPUT (another checkpoint; not a journal of this version), STATUS_IO, STATUS_MEMORY. */
+ * file system has no locks. A new journal, or one whose error rows are removed, is written under
+ * another name and then renamed to the file to which `path` leads. Errors: STATUS_USAGE (a flag has
+ * changed, which the sentence names; another process has the journal; retry_errors without a
+ * journal; a file that is not regular), STATUS_INPUT (another checkpoint, or another setting that
+ * is no flag; not a journal of this version; damage), STATUS_IO, STATUS_MEMORY. */
 struct status journal_open(const struct journal_options *options, struct journal **out);
 
 /* Local. Unlocks and closes the journal; records not yet committed are lost. Accepts NULL. */
@@ -73,9 +73,9 @@ bool journal_is_dirty(const struct journal *j);
 bool journal_is_due(const struct journal *j);
 
 /* Local. Appends a COMMIT record, writes all gathered records and makes them durable; does nothing
- * if none wait. n_read, n_read_bytes: lines and bytes of the input taken so far. After an error the
- * file is cut back to its durable part, and later commits do nothing: a failed fsync is not tried
- * again. Errors: STATUS_IO, STATUS_MEMORY. */
+ * if none wait. n_read, n_read_bytes: lines and bytes of the input taken so far. After STATUS_IO
+ * the file is cut back to its durable part, and later commits do nothing: a failed fsync is not
+ * tried again. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status journal_commit(struct journal *j, uint64_t n_read, uint64_t n_read_bytes);
 
 /* Local, any thread. Makes the last commit; the watchdog's thread calls it just before it ends the

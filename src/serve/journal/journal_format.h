@@ -4,10 +4,10 @@
  *
  *   file    magic "SHOALJ1\n", then records:
  *
- *   HEADER   | BASE BASE .. | SESSION | ROW PARTIAL ROW .. COMMIT | .. | SESSION | .. END COMMIT
- *   settings   rows of the    a run     one group, made durable         the next
- *              journal that   begins    by one fsync                    run
- *              this replaced
+ *   HEADER   | BASE .. PARTIAL .. | SESSION | ROW PARTIAL .. COMMIT | .. | SESSION | .. END COMMIT
+ *   settings   rows and parts       a run     one group, made              the next  END: the job
+ *              of the journal       begins    durable by one fsync         run       is done
+ *              that this replaced
  *
  *   record  u32 type, u32 n_bytes, u64 checksum | u64 line, digest[2], values[5] | n_bytes bytes
  *
@@ -142,7 +142,7 @@ struct status journal_settings_read(int fd, const char *path, char **out);
 /* Local. Compares `was`, the settings in the journal `path`, with `is`, this run's. `remedy` ends
  * the error's sentence ("resume with the same"). Errors name the first setting that differs:
  * STATUS_USAGE for a flag; STATUS_INPUT for anything else (the checkpoint), and for a setting that
- * this version of shoal does not know. */
+ * only `was` has. */
 struct status journal_settings_check(const char *path, const char *was, const char *is,
                                      const char *remedy);
 

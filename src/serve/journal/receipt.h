@@ -6,9 +6,9 @@
  *
  *   {
  *   "format": "shoal receipt 1",
- *   "command": "generate",                the journal's settings, in its order
- *   "checkpoint": "5b1f...",
- *   ...
+ *   "command": "generate",                the journal's settings, in its order, without the
+ *   "checkpoint": "5b1f...",              inputs' paths and the --save-logprobs and --save-hidden
+ *   ...                                   flags, which change no row
  *   "lines": 16,
  *   "lines_xxh128": "...",                XXH3-128 over the lines' {u64 number, u64 low, u64 high},
  *                                         in order, little-endian; low, high: struct line_digest

@@ -145,8 +145,8 @@ bool lead_may_stop(struct lead *lead);
  * sampled tokens, a server tells their clients. No plan may be in flight. Errors: the port's. */
 struct status lead_drain(struct lead *lead);
 
-/* Local, any thread, at any moment. Saves finished rows in the journal, or tells a server's
- * clients, just before the process ends. */
+/* Local, any thread, at any moment. Saves finished rows in the journal (in a server those of the
+ * running batch, and tells the clients), just before the process ends. */
 void lead_save(struct lead *lead);
 
 /* Local. Returns how many seconds before a time limit the job must be asked to drain, so that

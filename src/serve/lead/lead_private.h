@@ -127,12 +127,14 @@ struct status lead_save_search(struct lead *l, struct request *p, size_t n_least
 /* Saves all unfinished requests and searches, and the finished answers of unfinished lines. */
 struct status lead_save_all(struct lead *l);
 
-/* Gives r the tokens that an earlier run saved (hit; NULL: none). If they do not belong to r, r
- * starts from its prompt. Errors: STATUS_INPUT for a token outside the vocabulary, STATUS_MEMORY.
- */
+/* Gives r the tokens that an earlier run saved (hit; NULL: none), but not the last one if r needs
+ * the prompt's log-probabilities or hidden rows, which are then computed again. If the tokens do
+ * not belong to r, r starts from its prompt. Errors: STATUS_INPUT for a token outside the
+ * vocabulary, STATUS_MEMORY. */
 struct status lead_take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit);
 
-/* As lead_take_tokens, for the beam search of p, which has just been made. */
+/* As lead_take_tokens, for the beam search of p, which has just been made. Errors: STATUS_INPUT if
+ * the saved bytes are not the state of such a search, STATUS_MEMORY. */
 struct status lead_take_search(struct lead *l, struct request *p, const struct journal_hit *hit);
 
 /* --- lead_input.c --- */
