@@ -38,7 +38,7 @@ uint64_t draft_memory_bytes(const struct draft_memory *m);
 struct status draft_model_check(const struct arch *m);
 
 /* Local. Opens the checkpoint and reads no weights. Errors: STATUS_INPUT, draft_model_check's,
- * STATUS_MEMORY. */
+ * weights_check's, layout_build's, STATUS_MEMORY. */
 struct status draft_model_open(const char *path, const struct draft_limits *limits,
                                struct draft_model **out);
 

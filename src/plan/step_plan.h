@@ -124,7 +124,7 @@ struct plan_seq {
     struct plan_penalties penalties;
     float temperature; /* 0: greedy */
     float top_p, min_p;
-    uint32_t key[2]; /* Philox key of the request's seed */
+    uint32_t key[2]; /* Philox key, of the request's seed or custom_id */
     uint32_t choice; /* counter: (choice, position of the sampled token) */
 };
 
@@ -239,7 +239,7 @@ void step_result_init(struct step_result *r);
 void step_result_fini(struct step_result *r);
 void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, int32_t vocab);
 
-/* Local. Append copies: first a sequence, then its scores [n], its tops [n] and its logits [n_rows,
+/* Local. Append copies of a sequence's result, and of its scores [n], tops [n] and logits [n_rows,
  * V]; its result_seq says how many of each. Errors: STATUS_MEMORY. */
 struct status step_result_add(struct step_result *r, const struct result_seq *seq);
 struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n);

@@ -15,7 +15,7 @@ struct pick_options {
     float top_p;               /* 1: off */
     float min_p;               /* 0: off */
     int32_t top_k;             /* 0: off */
-    uint32_t key[2];           /* key of the request's seed */
+    uint32_t key[2];           /* the request's Philox key */
     uint32_t choice, position; /* the counter */
 };
 

@@ -75,8 +75,9 @@ void drafting_times(const struct drafting_cost *cost, float *times);
 
 /* Local. Returns how many of the draft tokens that drafting_look found (0 if none), at most n_most,
  * give the most tokens per unit of the step's time, in a replica that has n_rows so far, and adds
- * them to *step. n_rows + n_most is at most DRAFTING_ROWS. If step->times are all zeros, the number
- * is n_most, and *step stays as it is. */
+ * them to *step. Does not count drafts from the first one on that is right with a probability
+ * below 0.6. n_rows + n_most is at most DRAFTING_ROWS. If step->times are all zeros, the number is
+ * n_most (0 if none were found), and *step stays as it is. */
 int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int32_t n_rows,
                        int32_t n_most);
 
@@ -86,7 +87,7 @@ float drafting_odds(const struct drafting *d);
 float drafting_predicted_odds(const struct drafting *d);
 
 /* Local. As drafting_worth, for one draft token from the prediction layer, which is right with
- * probability `odds`. */
+ * probability `odds`; returns whether it is worth its row. */
 bool drafting_is_worth(float odds, struct drafting_step *step, int32_t n_rows);
 
 /* Local. True when guesses that are right with probability `odds` save more than the prediction

@@ -122,7 +122,7 @@ struct scheduler_load scheduler_load(const struct scheduler *s);
  * here and another request is here too or came less than a minute ago. At other times whole answers
  * are wanted: longer steps make all of them together faster, but an answer gets only one token in
  * each, so one that is nearly complete ends later while long prompts are read. Errors: STATUS_BUG
- * when the group's last plan has not been committed, STATUS_MEMORY. */
+ * when the group's last plan has not been committed, STATUS_MEMORY, and the draft model's. */
 struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                              struct step_plan *plan);
 

@@ -1,6 +1,6 @@
 /* A request while the scheduler has it: where it runs, which of its tokens are computed, which KV
- * blocks hold them, and the draft tokens of its step in flight. Only results and cancellation
- * change the request itself; planning never does. Called by scheduler*.c. */
+ * blocks hold them, and the draft tokens of its step in flight. Planning never changes the request
+ * itself; submission, results and cancellation do. Called by scheduler*.c. */
 #ifndef SHOAL_SERVE_SCHEDULE_SEQUENCE_H
 #define SHOAL_SERVE_SCHEDULE_SEQUENCE_H
 

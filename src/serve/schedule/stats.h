@@ -73,7 +73,8 @@ struct serve_summary {
                                  the commit of its first token */
     struct latency tpot;      /* time per output token after the first, one sample per request with
                                  two or more */
-    struct latency itl;       /* between two tokens of a request, one sample per token */
+    struct latency itl;       /* between two tokens of a request, one sample per token after the
+                                 first */
     struct latency e2e;       /* from the plan of a request's first step to its end */
     struct arrival_latencies since_arrival;
     uint64_t n_scored;  /* score: tokens with a log-probability */
