@@ -17,7 +17,8 @@ struct bench_node {
 };
 
 /* **Collective (world)**. Sets *out; the caller fills `read` and `flops`, which are empty. Takes
- * one to two minutes. Errors, the same on all ranks: STATUS_MEMORY. */
+ * one to two minutes. Errors, the same on all ranks: STATUS_INPUT (a time is beyond a curve's
+ * bounds), STATUS_MEMORY. */
 struct status bench_node_measure(const struct bench_node *b, struct node *out);
 
 /* **Collective (host)**. Returns the seconds of run(user) on all ranks at the same time: the lower
@@ -29,9 +30,9 @@ double bench_node_time(struct comm *c, void (*run)(void *user), void *user);
  * and committing a step, and for each sequence in it. Errors: STATUS_MEMORY. */
 struct status bench_node_lead(const struct bench_node *b, struct node *out);
 
-/* **Collective (world)**. Sets out->network_s and out->network_bytes_s, on rank 0, if there are two
- * hosts or more: by link_measure, between one rank of each of two hosts.
- * Errors: STATUS_MEMORY. */
+/* **Collective (world)**. Sets out->network_s and out->network_bytes_s, if there are two hosts or
+ * more: by link_measure, on rank 0 and the rank of another host with which it measures. Errors:
+ * STATUS_MEMORY. */
 struct status bench_node_link(const struct bench_node *b, struct node *out);
 
 /* Local. Raises the points of n->read, in proportion, to the rate at which the one-row linears read

@@ -72,7 +72,7 @@ struct bench_case {
 /* One repetition. */
 struct bench_repetition {
     struct bench_phase phases[BENCH_PHASE_COUNT];
-    double wall_s; /* from the first request to the last token */
+    double wall_s; /* from the first request to the last token, without --paired-peaks' passes */
     uint64_t n_requests, n_output_tokens;
 };
 

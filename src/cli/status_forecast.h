@@ -25,7 +25,8 @@ struct status_forecast_flags {
 /* Local. *left_s = the seconds of the last session so far, times the cost model's time for the
  * lines that are left, divided by its time for the session's rows. Prompt tokens are estimated by
  * the lines' bytes, answers by max_tokens. 0: no line is left; -1: the session has generated no
- * token yet. Errors: STATUS_USAGE (a flag is missing), STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
+ * token yet. Errors: STATUS_USAGE (a flag is missing, or the job has --input-part), STATUS_INPUT,
+ * STATUS_IO, STATUS_MEMORY. */
 struct status status_forecast_left(const struct status_forecast_flags *flags,
                                    const struct journal_facts *f, double *left_s);
 

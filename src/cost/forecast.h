@@ -13,8 +13,7 @@ enum forecast_phase { FORECAST_PREFILL, FORECAST_DECODE, FORECAST_MIXED, FORECAS
 const char *forecast_phase_title(enum forecast_phase p);
 
 /* Local. Returns the kind of a plan: only rows of prompts, only single rows that are sampled, or
- * both. A prompt's last row alone counts as an answer's; rows with draft tokens count as a
- * prompt's. */
+ * both. A prompt's last row alone counts as an answer's, and so does each draft token's. */
 enum forecast_phase forecast_phase_of(const struct step_plan *plan);
 
 struct forecast {

@@ -17,7 +17,7 @@ enum {
 };
 
 /* The formats of a weight that differ in speed. Without _G32 or _G128: int8 with groups of 64 and
- * more, fp8 with any groups, int4 with groups of 32. */
+ * more, fp8 with any groups, int4 with groups of 32; with _G128: int4 with larger groups. */
 enum node_format {
     NODE_F32,
     NODE_F16,

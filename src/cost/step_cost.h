@@ -1,6 +1,6 @@
 /* The time of a step: a pure function of the layout, the rows of the step and the curves of a node
- * (node_file.h), in parts. The source of all costs in seconds: for `shoal plan`, the choice of a
- * layout, the report and the advice after a run.
+ * (node_file.h), in parts. The source of all costs in seconds: for `shoal plan`, `shoal status`,
+ * the choice of a layout, the report and the advice after a run.
  *
  * A stage of one replica, with the weights W of a format that each of its rows passes, R ranks on
  * the host, and y the node's curves:

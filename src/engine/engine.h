@@ -74,8 +74,8 @@ struct status engine_take_places(struct engine *e);
 
 /* Local. Returns the counts of this rank so far, without plan_ns and elapsed_ns. */
 struct engine_stats engine_stats_of(const struct engine *e);
-/* **Collective (EP)**, after the last step; before engine_stats_of, which then has the rows of the
- * busiest ranks. */
+/* **Collective (EP)**, between steps or after the last one; before engine_stats_of, which then has
+ * the rows of the busiest ranks. */
 void engine_count_busiest(struct engine *e);
 
 /* Local. The prefix store, for the scheduler (serve/schedule/scheduler.h). engine_store_has

@@ -111,8 +111,8 @@ struct engine {
     struct engine_guesses guess;
     float *normed;         /* [max_rows, D] */
     float *scores;         /* [max_rows] */
-    float *pooled;         /* [max_rows, D] pooled rows in host memory; NULL before the first ones,
-                              and without a device */
+    float *pooled;         /* [max_rows, D] normed rows in host memory, to be pooled or saved; NULL
+                              before the first ones, and without a device */
     struct plan_top *tops; /* of the wants, one after another; grows */
     size_t tops_capacity;
 

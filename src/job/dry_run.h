@@ -22,8 +22,8 @@ struct dry_run_watch {
 struct status dry_run_simulate(const struct job_options *options, struct config env,
                                const struct dry_run_watch *watch, struct serve_summary *out);
 
-/* Local. Runs the job on the launcher's first process, at once 0 on the others; returns the
- * process's exit status. */
+/* Local. On the launcher's first process, runs the job and returns the exit status; on the others,
+ * returns 0 at once. */
 int dry_run(const struct job_options *options, struct config env);
 
 #endif

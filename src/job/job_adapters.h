@@ -21,7 +21,7 @@ struct job_adapters {
     struct adapters *loaded;       /* NULL: not yet, or a dry run */
 };
 
-/* Local. Reads each NAME=FILE.h5 and opens each file for its digest and its bytes beside the model.
+/* Local. Reads each NAME=FILE.h5, and from each file its digest and how much memory it will take.
  * Errors: STATUS_USAGE (another form; a name that is used twice, is longer than ADAPTER_NAME_MAX or
  * has bytes besides letters, digits and ._:/-), STATUS_MEMORY, ckpt_open's. */
 struct status job_adapters_read(struct job_adapters *a, const struct arch *model,

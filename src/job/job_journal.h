@@ -1,5 +1,5 @@
-/* The path of a job's journal, and the settings on which its rows depend. Called by job_open.c on
- * the lead. */
+/* The path of a job's journal, and the settings on which its rows depend. Called by job_open.c and
+ * job_counts.c on the lead. */
 #ifndef SHOAL_JOB_JOB_JOURNAL_H
 #define SHOAL_JOB_JOB_JOURNAL_H
 
@@ -18,9 +18,10 @@ struct status job_journal_path(const struct job_options *o, char **out);
 struct status job_journal_folder(const struct job_options *o, bool *is_new);
 
 /* Local. Appends all settings that a resumed run must share, as "name=value" lines: the command,
- * hashes of the checkpoint, adapters and templates, the device's order of sums, the names of
- * several inputs, the input part, and the effective values of the flags whose table rows have
- * .journal. Layout, batch and threads are not among these. Errors: STATUS_MEMORY. */
+ * hashes of the checkpoint, adapters and templates, how sums are made, the names of several inputs,
+ * the input part, --input-field, --save-logprobs, --save-hidden, and the effective values of the
+ * flags whose table rows have .journal. Layout, batch and threads are not among these. Errors:
+ * STATUS_MEMORY. */
 struct status job_journal_settings(const struct job *j, struct strbuf *out);
 
 /* Local. Appends a description of the job, for `shoal status`: command, model, ranks and layout.

@@ -1,8 +1,9 @@
 /* The options of a job: one nested struct for each list of flags, and the table with which a
  * command reads them. Passed on by const pointer. Where limits and schedule values were not
- * given, job_open.c (job_memory.c for step_tokens) sets them in the job's copy. The sampling flags,
- * threads and kv_blocks stay as given; struct job has the values in use. A command may have a
- * struct of its own whose first member is job_options (shoal bench, shoal plan). */
+ * given, job_open.c (job_memory.c for step_tokens) sets them in the job's copy; it also turns off
+ * there what the job cannot use. The sampling flags, threads and kv_blocks stay as given; struct
+ * job has the values in use. A command may have a struct of its own whose first member is
+ * job_options (shoal bench, shoal plan). */
 #ifndef SHOAL_JOB_JOB_OPTIONS_H
 #define SHOAL_JOB_JOB_OPTIONS_H
 

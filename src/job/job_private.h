@@ -62,10 +62,10 @@ size_t job_halves_from(struct job *j);
 /* **Collective (world)**. Records how much memory the program has before it loads weights. */
 void job_measure_program(struct job *j);
 
-/* Local. Chooses j->layout and j->order within --memory, whether experts stream, and, if
- * --step-tokens was not given, how many rows a step has. On success *fits is false only without
- * --memory. Errors: layout_choose's; STATUS_USAGE names the memory that is needed if --memory is
- * too small. */
+/* Local. Chooses j->layout and j->order within --memory, whether experts stream, and, if no flag
+ * fixes it (--step-tokens, --logits, --save-hidden), how many rows a step has. On success *fits is
+ * false only without --memory. Errors: layout_choose's; STATUS_USAGE names the memory that is
+ * needed if --memory is too small. */
 struct status job_fit_layout(struct job *j, bool *fits);
 
 /* **Collective (world)**. If experts stream, names their packed copy, j->experts.path, and makes it
@@ -77,8 +77,9 @@ struct status job_pack_experts(struct job *j);
  * Errors: STATUS_USAGE, STATUS_IO (a folder). */
 struct status job_check_tier(const struct job *j);
 
-/* Local. root [2] = a hash of all that K and V depend on besides the tokens: the checkpoint, the KV
- * type and the flags that change the arithmetic. Errors: STATUS_MEMORY. */
+/* Local. root [2] = a hash of all that K and V depend on besides tokens and adapter: the
+ * checkpoint, the context, the KV type and the flags that change the arithmetic. Errors:
+ * STATUS_MEMORY. */
 struct status job_store_root(const struct job *j, uint64_t *root);
 
 /* Local. Returns the bytes that a rank may take for KV blocks, states and streamed experts without
@@ -152,8 +153,8 @@ void job_sum_expert_load(struct job *j, int64_t *load);
 void job_report_start(const struct job *j);
 
 /* **Collective (world)**. Called after the last step: the lead prints the summary, the time per
- * stage and, with --moe-stats, the experts' load, and writes --metrics. Errors: STATUS_IO,
- * STATUS_MEMORY. */
+ * stage, the forecast and, with --moe-stats, the experts' load; keeps the experts' counts; and
+ * writes --metrics. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status job_report_end(struct job *j);
 
 /* Times of the ranks of one pipeline stage: means over the ranks, in seconds; peak_bytes is their

@@ -1,6 +1,7 @@
 /* Command-line flags, each declared once. A flag is one row: name, type, field, bounds, preset and
  * help. The struct that holds the values, the parser, the help text, the manual page, the presets
- * and a journal's settings are all made from that row. Used by every command; knows none of them.
+ * and a journal's settings are all made from that row. Used by every command; knows no command's
+ * flags.
  *
  *   #define DEMO_FLAGS(FLAG)                                     the list: one FLAG is one row
  *       FLAG(uint32_t, n_steps, "steps", OF_COUNT(1, 1000, "N"),
@@ -50,14 +51,14 @@ struct flag_list {
     size_t n;
 };
 
-/* Whether a flag changes a row's bytes; a journal then keeps its value as "--name=value". */
+/* Whether a flag changes the bytes of a row or of a saved file; a journal then keeps its value as
+ * "--name=value". */
 enum flag_journal {
     JOURNAL_NOT,       /* it changes no byte */
     JOURNAL_ALWAYS,    /* kept */
     JOURNAL_AS_NUMBER, /* kept; a choice by its number */
     JOURNAL_CHANGED,   /* kept unless it has its preset, so that a journal from before the flag
-                          existed still resumes; for every new flag that changes
-                          bytes */
+                          existed still resumes; for every new flag that changes bytes */
 };
 
 /* Bits for the commands that share rows; a row lists the commands that take it. */
