@@ -124,7 +124,7 @@ struct arch_family {
     bool never_renormalised;
     bool sparsity_keys;    /* decoder_sparse_step and mlp_only_layers choose the MoE layers */
     bool renormalise;      /* chosen weights are divided by their sum, except with `mixer`; if
-                              false, "norm_topk_prob" decides */
+                              false, "norm_topk_prob" decides, except with `weighs_inputs` */
     bool own_expert_width; /* an expert's F is "moe_intermediate_size", which must be given; else
                               intermediate_size, except with mamba_blocks and shortcut */
     bool own_shared_width; /* F of the shared experts is "shared_expert_intermediate_size" */
@@ -408,7 +408,7 @@ struct arch {
     bool encoder;                  /* see struct arch_family */
     uint32_t n_positions, n_types; /* encoders: embeddings of positions and of types of tokens; 0:
                                       there are none */
-    int32_t pad_id;                /* encoders with pad_positions; -1: none */
+    int32_t pad_id;                /* encoders with pad_positions; -1: other encoders */
     int32_t eos_ids[16];           /* ids in config.json; job_text.c has a list with others too */
     uint32_t n_eos_ids;
 };
@@ -461,7 +461,7 @@ static inline uint32_t arch_entry_share(uint32_t dim, uint32_t rate)
 
 /* Local. Returns the elements that a token takes in the cache beside its key, in the layers where
  * arch_has_beside is true. Sparse attention: an index key. Compressed attention: the token's share
- * of its block's entries and their index keys, the largest of any layer. */
+ * of its block's entries and their index keys, the larger of the two rates' shares. */
 static inline uint32_t arch_beside_dim(const struct arch *m)
 {
     const struct arch_compression *c = &m->compression;

@@ -35,7 +35,8 @@ struct arch_nodes {
     const struct js_node *layer_types, *no_rope_layers, *window_pattern;
     const struct js_node *mlp_layer_types, *mlp_only_layers, *is_moe_layer;
     const struct js_node *moe_layers; /* a list of layers; NULL: each sparse_step-th layer */
-    const struct js_node *moe_topk, *moe_end; /* numbers, or lists of one number for each layer */
+    const struct js_node *moe_topk;   /* a number, or a list of the same number for each layer */
+    const struct js_node *moe_end;    /* a number */
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
     const struct js_node *quantization; /* "quantization_config" */
     const struct js_node *indexer_types, *index_pattern;
@@ -46,7 +47,7 @@ struct arch_nodes {
     const struct js_node *block_types, *block_pattern;
     const struct js_node *step_limit, *position_type;
     const struct js_node *linear_config; /* sizes and layers of Kimi-Linear's delta rule */
-    const struct js_node *layer_config;  /* Gemma-4: heads of single layers */
+    const struct js_node *layer_config;  /* Gemma-4, Step-3.5: heads of single layers */
     /* DeepSeek-V4: an object with the rate of each kind of layers; for each layer the number of its
      * kind */
     const struct js_node *rates, *ratios;
@@ -180,8 +181,8 @@ struct status arch_derive_moe_layers(struct arch_reading *r);
 /* Local. Marks the MoE layers that "mlp_layer_types" lists. Without the list, the first layers are
  * dense: as many as "first_k_dense_replace" says, in families that must give this number or have a
  * default for it (MiniMax-M3: 0); else one. In MiniMax-M3 "moe_layer_freq" may list the layers
- * instead. "first_k_dense_replace" and "is_moe_layer", which other programs read instead of the
- * list, must agree with the marks. Errors: STATUS_INPUT. */
+ * instead. "first_k_dense_replace", "moe_layer_freq" and "is_moe_layer", which other programs read
+ * instead of the list, must agree with the marks. Errors: STATUS_INPUT. */
 struct status arch_derive_typed_mlps(struct arch_reading *r);
 
 /* Local. For families with `grows`: reads from "rope_parameters" how q grows. Errors: STATUS_INPUT.

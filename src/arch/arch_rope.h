@@ -40,7 +40,7 @@ struct arch_rope {
 
 /* Local. Computes the frequencies in double and rounds each once to f32. The number of rotated
  * elements is d = qk_rope_head_dim; if the config has no such field, floor(head_dim *
- * partial_rotary_factor), or rotary_dim if that factor is absent or 1.
+ * partial_rotary_factor); if that factor is absent or 1, rotary_dim, or else head_dim.
  *     plain    theta^(-2i/d)                                   (Su et al. 2021, RoFormer)
  *     linear   plain / factor                                  (Chen et al. 2023)
  *     llama3   by wavelength: plain, plain / factor, or between (Llama 3.1)
@@ -54,8 +54,8 @@ struct arch_rope {
 struct status arch_rope_make(const struct js_node *config, struct arch_rope *out);
 
 /* Local. Computes the frequencies of layers with a window, in a family whose other layers may have
- * another RoPE; in other families out->n = 0. arch_parse refuses rules other than plain for layers
- * with a window. Errors: as from arch_rope_make. */
+ * another RoPE; in other families out->n = 0. In these families arch_parse refuses rules other than
+ * plain for the layers with a window. Errors: as from arch_rope_make. */
 struct status arch_rope_make_local(const struct js_node *config, struct arch_rope *out);
 
 /* Local. True for a family whose q and k are published with the elements that rotate together next

@@ -1,6 +1,6 @@
 /* Reads and checks the parts of a config that only Step-3.5 and Step-3.7 have: lists with an entry
- * for each layer, which may go on with entries for prediction layers, and fields with two names.
- * Called by arch.c. */
+ * for each layer, which may go on with entries for prediction layers, and fields with several
+ * names. Called by arch.c. */
 #include "arch/arch_private.h"
 
 #include <stdlib.h>

@@ -144,7 +144,7 @@ enum arch_axis {
     AXIS_HEADS,
     AXIS_FULL_HEADS, /* query heads of the layers without a window, if these have another number */
     AXIS_KV_HEADS,
-    AXIS_FULL_KV_HEADS, /* KV heads of the layers without a window, if these have fewer */
+    AXIS_FULL_KV_HEADS, /* KV heads of the layers without a window, if n_full_kv_heads > 0 */
     AXIS_FFN,
     AXIS_SHARED_FFN,
     AXIS_EXPERT_FFN,
@@ -171,8 +171,8 @@ enum arch_dim {
     DIM_TYPED_HEAD, /* full_dim: one head's elements in layers whose heads are of another width */
     DIM_TYPED_Q,    /* H full_dim: outputs of q and inputs of o there */
     DIM_TYPED_KV,   /* n_full_kv_heads full_dim: outputs of k, and of v, there */
-    /* the layers without a window, if these have another number of query heads: one element for each
-     * head; query_dim elements each, the outputs of q and inputs of o */
+    /* the layers without a window, if these have another number of query heads: one element for
+     * each head; query_dim elements each, the outputs of q and inputs of o */
     DIM_FULL_H,
     DIM_FULL_Q,
     DIM_KV_B,     /* H (query_dim - rotary + value_dim): the heads' own parts of keys and values */
