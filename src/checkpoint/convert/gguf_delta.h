@@ -7,8 +7,8 @@
 
 #include "checkpoint/convert/gguf_join.h"
 
-/* Local. Sets *found and *out when t is an attn_qkv; *out then joins it with its attn_gate. Errors:
- * STATUS_INPUT: the other half is missing, or a shape is not that of the metadata. */
+/* Local. Sets *found, and *out when t is an attn_qkv; *out then joins it with its attn_gate.
+ * Errors: STATUS_INPUT: the other half is missing, or a shape is not that of the metadata. */
 struct status gguf_delta_find(const struct gguf_model *m, const struct gguf_tensor *t, bool *found,
                               struct gguf_join *out);
 

@@ -6,7 +6,7 @@
 
 #include "checkpoint/convert/gguf_join.h"
 
-/* Local. Sets *found and *out when t is an ffn_gate_exps of a family that joins it with its
+/* Local. Sets *found, and *out when t is an ffn_gate_exps of a family that joins it with its
  * ffn_up_exps. Errors: STATUS_INPUT: the other half is missing, or a half's shape is not that of
  * the metadata. */
 struct status gguf_experts_find(const struct gguf_model *m, const struct gguf_tensor *t,

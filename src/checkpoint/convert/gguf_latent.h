@@ -14,7 +14,7 @@ struct gguf_latent {
     uint64_t n_heads, nope, value, lora;
 };
 
-/* Local. Sets *found and *out when t is an attn_k_b; *out then has its attn_v_b. Errors:
+/* Local. Sets *found, and *out when t is an attn_k_b; *out then has its attn_v_b. Errors:
  * STATUS_INPUT: the other half is missing, or a shape is not that of the metadata. */
 struct status gguf_latent_find(const struct gguf_model *m, const struct gguf_tensor *t, bool *found,
                                struct gguf_latent *out);

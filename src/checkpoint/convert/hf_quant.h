@@ -47,9 +47,10 @@ struct hf_quant {
     const struct safetensors_tensor *codes, *scales, *zeros, *g_idx;
 };
 
-/* Local. Refuses a quantization_config whose method, format or number of bits shoal does not read,
- * and an expert_dtype other than fp4 and fp8, in quantization_config or in config.json itself.
- * `config` is the source's config.json. Errors: STATUS_INPUT names what was found. */
+/* Local. Refuses a quantization_config whose method or format shoal does not read, or whose
+ * config_groups have other numbers of bits than 4 and 8; and an expert_dtype other than fp4 and
+ * fp8, in quantization_config or in config.json itself. `config` is the source's config.json.
+ * Errors: STATUS_INPUT names what was found. */
 struct status hf_quant_check(const struct js_node *config);
 
 /* Local. Fills *out if tensor t of s is the main tensor of a quantized weight; otherwise sets

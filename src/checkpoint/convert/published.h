@@ -44,7 +44,8 @@ void published_base_name(const char *name, char *out, size_t n);
 struct status published_finite_config(struct strbuf *config);
 
 /* Local. Sets *out to the rules for the architecture that config.json names; NULL: its files hold
- * shoal's tensors. Errors: STATUS_INPUT, as from arch_parse; STATUS_MEMORY. */
+ * shoal's tensors, but for fused experts. Errors: STATUS_INPUT, as from arch_parse; STATUS_MEMORY.
+ */
 struct status published_open(const struct strbuf *config, struct published **out);
 void published_close(struct published **p);
 

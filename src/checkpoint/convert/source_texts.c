@@ -1,5 +1,5 @@
-/* Reads the texts of a Hugging Face folder: its config, its tokenizer, its chat template and the
- * settings of sentence-transformers. Called by source.c. */
+/* Reads the texts of a Hugging Face folder: its config, its defaults of generation, its tokenizer,
+ * its chat template and the settings of sentence-transformers. Called by source.c. */
 #include "checkpoint/convert/source_texts.h"
 
 #include "base/file.h"

@@ -1,6 +1,6 @@
 /* The state of an open checkpoint, shared by ckpt.c (opening, accessors), ckpt_list.c (a list of
  * tensors without a file), ckpt_blocks.c and ckpt_reader.c (reading), ckpt_walk.c and ckpt_quant.c
- * (checking the structure). */
+ * (checking the structure). The writer uses its limits, ckpt_tensor_path and ckpt_slab_of_rows. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_PRIVATE_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_PRIVATE_H
 

@@ -1,5 +1,6 @@
 /* The state of a checkpoint writer, shared by ckpt_writer.c (the file, texts) and
- * ckpt_writer_tensor.c (tensors, blocks, checksums). */
+ * ckpt_writer_tensor.c (tensors, blocks, checksums). ckpt_list.c uses ckpt_spec_shape, ckpt_room.c
+ * CKPT_ALIGN_BYTES. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_WRITER_PRIVATE_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_WRITER_PRIVATE_H
 

@@ -17,7 +17,7 @@ struct vectors_file;
 bool vectors_file_is_name(const char *path);
 
 /* Local. Begins a file for exactly n vectors of d numbers; both are above 0. Errors: STATUS_USAGE
- * (the path is no regular file), STATUS_IO, STATUS_MEMORY. */
+ * (the path exists and is no regular file), STATUS_IO, STATUS_MEMORY. */
 struct status vectors_file_create(const char *path, uint64_t n, uint32_t d,
                                   struct vectors_file **out);
 

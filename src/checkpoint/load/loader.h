@@ -1,7 +1,7 @@
 /* Reads a checkpoint in parallel. Every rank lists the slabs that it wants. Each block that a
  * host's ranks want is read and verified by exactly one of them, and passed on through shared
- * memory if several ranks want it. Keeps no state between calls. Called by job.c, quantize_job.c,
- * weights_load.c, adapters.c and expert_pack.c. */
+ * memory if several ranks want it, or a rank with a serial sink. Keeps no state between calls.
+ * Called by job.c, quantize_job.c, weights_load.c, adapters.c and expert_pack.c. */
 #ifndef SHOAL_CHECKPOINT_LOAD_LOADER_H
 #define SHOAL_CHECKPOINT_LOAD_LOADER_H
 

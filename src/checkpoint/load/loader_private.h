@@ -1,5 +1,6 @@
 /* The state of the parallel reader. loader.c sorts the wants; loader_stream.c reads the blocks that
- * only one rank of the host wants, loader_rounds.c those that several ranks share. */
+ * only one rank of the host wants, loader_rounds.c those that several ranks want, or a rank with a
+ * serial sink. */
 #ifndef SHOAL_CHECKPOINT_LOAD_LOADER_PRIVATE_H
 #define SHOAL_CHECKPOINT_LOAD_LOADER_PRIVATE_H
 
