@@ -78,9 +78,10 @@ struct calibrate_error {
 };
 
 /* **Collective (world)**. For every linear of the layers for which format_of names a format,
- * measures the output error of RTN in each of n_formats formats (at most CALIBRATE_FORMATS_MAX), on
- * the activations of the unquantized model. *out [*n], in the order of the layers; the caller frees
- * it with mem_free. Errors: as calibrate_run, without the sink's. */
+ * measures the output error of RTN in each of n_formats formats (at most CALIBRATE_FORMATS_MAX), in
+ * up to 512 outputs of each matrix, on the activations of the unquantized model. *out [*n], in the
+ * order of the layers; the caller frees it with mem_free. Errors: as calibrate_run, without the
+ * sink's. */
 struct status calibrate_sensitivity(const struct calibrate_options *o,
                                     const struct quant_format *formats, uint32_t n_formats,
                                     struct calibrate_error **out, size_t *n);

@@ -1,5 +1,5 @@
-/* The state of a calibration, shared by this room's files. A layer is a list of units (linears with
- * the same input); a unit is a list of members (their matrices). */
+/* The state of a calibration, shared by calibrate.c and calib_*.c. A layer is a list of units
+ * (linears with the same input); a unit is a list of members (their matrices). */
 #ifndef SHOAL_CALIBRATE_CALIBRATE_PRIVATE_H
 #define SHOAL_CALIBRATE_CALIBRATE_PRIVATE_H
 

@@ -1,5 +1,5 @@
-/* Decides what `shoal quantize` does with each tensor: turns a policy, given per class of tensor,
- * into a format and leaves for every tensor of a file. Reads no weights. */
+/* Decides how `shoal quantize` and `shoal convert` store each tensor: turns a policy, given per
+ * class of tensor, into a format and leaves for every tensor of a file. Reads no weights. */
 #ifndef SHOAL_CALIBRATE_QUANTIZE_PLAN_H
 #define SHOAL_CALIBRATE_QUANTIZE_PLAN_H
 
@@ -58,8 +58,8 @@ struct status quantize_policy_parse(const char *format, const char *policy,
 
 /* Local. Applies a policy: *out [ckpt_tensor_count], freed with mem_free. A row-parallel tensor
  * that would have fewer than 4 leaves (2 in experts) gets smaller groups. A tensor that already
- * has the wanted format is kept; one in another quantized format is quantized again. Leaves are
- * set as by quantize_leaves. Errors: STATUS_INPUT, STATUS_MEMORY. */
+ * has the wanted quantized format is kept; one in another quantized format is quantized again.
+ * Leaves are set as by quantize_leaves. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status quantize_choose(const struct ckpt *c, const struct arch *m,
                               const struct quantize_policy *policy, struct quantize_choice **out);
 

@@ -1,6 +1,6 @@
-/* Cholesky factors in a fixed order: every element is one chain over k ascending, whatever the
- * number of threads of the team, so that calibrated files have the same bytes everywhere (numerics
- * law, rule 10). Dense, row-major, f64. Called by gptq. */
+/* Cholesky factors in a fixed order: every element is one sum, its terms added by ascending k,
+ * whatever the number of threads of the team, so that calibrated files have the same bytes
+ * everywhere (numerics law, rule 10). Dense, row-major, f64. Called by gptq. */
 #ifndef SHOAL_QUANT_CHOLESKY_H
 #define SHOAL_QUANT_CHOLESKY_H
 

@@ -1,6 +1,6 @@
 /* Second moments of a linear's input: H = the sum over tokens of x x^T; and the sum and the maximum
  * of each input's magnitudes. The calibrated methods use nothing else of the calibration set. Ranks
- * divide the rows of H, never the tokens, so that every element is one chain over all tokens in
+ * divide the rows of H, never the tokens, so that every element is one sum over all tokens in
  * their order, with any number of ranks and threads (numerics law, rule 10). Products of two f32
  * are exact in f64, so an element is rounded once per token. */
 #ifndef SHOAL_QUANT_HESSIAN_H
@@ -44,8 +44,8 @@ void hessian_mirror(double *full, uint32_t n);
 enum { HESSIAN_LANES = 16 };
 
 /* Local. Computes v^T H v of HESSIAN_LANES vectors at once (`full` is H): v [n, HESSIAN_LANES],
- * interleaved. out [HESSIAN_LANES]. Each result is a chain over i ascending of v_i * (a chain over
- * k ascending of H_ik v_k). */
+ * interleaved. out [HESSIAN_LANES]. Each result is the sum over i of v_i * (the sum over k of
+ * H_ik v_k), both added in ascending order. */
 void hessian_norms(const double *full, uint32_t n, const double *v, double *out);
 
 /* Local; the team's threads divide the rows. *out = the output error of the rows' differences d

@@ -24,7 +24,7 @@ enum adapter_site {
     ADAPTER_SITE_COUNT,
     ADAPTER_K_B = ADAPTER_SITE_COUNT, /* the heads' parts of kv_b_proj: adapter_layer.k_b, v_b */
     ADAPTER_V_B,
-    ADAPTER_OF_EXPERTS, /* the next three: adapter_layer.experts[site - ADAPTER_OF_EXPERTS] */
+    ADAPTER_OF_EXPERTS, /* from here on: adapter_layer.experts[site - ADAPTER_OF_EXPERTS] */
 };
 
 /* The linears of a routed expert, in adapter_layer.experts. */
@@ -53,9 +53,10 @@ struct adapter_linear {
  *
  * Routed experts: each rank holds the linears of all experts, so that their places may change
  * (layout_experts, copies, --expert-replan), and one rank may compute rows of another's experts. Of
- * a linear that the ranks of an expert share each holds its part: gate, up: a = [r, D]    b = [this
- * rank's outputs, r] down: a = [r, the weight's inputs on this rank], with K-blocks and grid    b =
- * [outputs, r] */
+ * a linear that the ranks of an expert share, each rank holds its part:
+ *     gate, up    a = [r, D]    b = [this rank's outputs, r]
+ *     down        a = [r, the weight's inputs on this rank], with K-blocks and grid
+ *                 b = [outputs, r] */
 struct adapter_layer {
     struct adapter_linear at[ADAPTER_SITE_COUNT];
     struct adapter_linear *k_b, *v_b; /* owned [heads of this rank]; NULL: kv_b_proj has no adapter,
@@ -74,14 +75,14 @@ struct adapter {
 
 struct adapters {
     size_t n;
-    struct adapter *all;       /* [n] */
-    uint32_t max_rank;         /* the largest r of any linear of any adapter, in all stages */
-    uint32_t max_outputs;      /* the most outputs of any B on this rank */
-    uint32_t max_expert_rank;  /* both without routed experts, of whose linears this is the largest
-                                  r in all stages; 0: none is adapted */
-    uint64_t n_bytes;          /* of all weights above on this rank */
-    uint64_t expert_row_bytes; /* of the arrays for one row's experts; 0 if max_expert_rank is */
-    size_t n_layers;           /* of the stage */
+    struct adapter *all;  /* [n] */
+    uint32_t max_rank;    /* the largest r of any linear outside routed experts, in all stages */
+    uint32_t max_outputs; /* the most outputs of any B of such linears on this rank */
+    uint32_t max_expert_rank; /* the largest r of routed experts' linears, in all stages; 0: none is
+                                 adapted */
+    uint64_t n_bytes;         /* of all weights above on this rank */
+    uint64_t expert_row_bytes;    /* of the arrays for one row's experts; 0 if max_expert_rank is */
+    size_t n_layers;              /* of the stage */
     struct weights_block *blocks; /* owned memory */
     size_t n_blocks;
 };

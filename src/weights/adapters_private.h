@@ -1,5 +1,5 @@
-/* Shared by the files of adapters: the linears that tensors name, and the heads' parts of an
- * adapter of kv_b_proj. */
+/* Shared by adapters*.c: the linears that tensors name, the loading of a file, and the parts for
+ * heads (kv_b_proj) and for routed experts. */
 #ifndef SHOAL_WEIGHTS_ADAPTERS_PRIVATE_H
 #define SHOAL_WEIGHTS_ADAPTERS_PRIVATE_H
 
@@ -29,7 +29,7 @@ const char *adapter_name_refusal(const char *linear);
 /* Local. Reads N of "model.layers.N."; false: there is none, or the model has no such layer. */
 bool adapter_layer_index(const struct arch *m, const char *name, uint32_t *layer);
 
-/* Local. Sets `linear` to that of tensor i of an adapter's file, and *is_b. The experts' linears
+/* Local. Sets `linear` to that of tensor t of an adapter's file c, and *is_b. The experts' linears
  * that are one parameter get the name of the parameter, by the shapes of A and B, unless these fit
  * none. false: the tensor is no A or B of a linear. */
 bool adapter_linear_name(const struct arch *m, const struct ckpt *c, const struct ckpt_tensor *t,
@@ -109,7 +109,8 @@ static inline bool adapter_is_of_experts(const struct adapter_target *t)
 uint32_t adapter_n_outer(const struct adapter_loading *ld, const struct adapter_target *t);
 
 /* Local. Cuts A or B of all experts as the ranks of an expert share it, whoever holds the expert.
- * Errors: STATUS_INPUT (the file has the linears twice), STATUS_MEMORY. */
+ * Errors: STATUS_INPUT (the file has the linears twice, or joined in a family with weighs_inputs),
+ * STATUS_MEMORY. */
 struct status adapter_experts_cut(struct adapter_loading *ld, struct adapter_target *t,
                                   const struct weight_spec *s);
 

@@ -9,7 +9,8 @@
  * are needed again last: plain LRU would drop each expert just before its next use. Experts without
  * rows are not read, except ahead of their layer, when about half of the recent steps needed them.
  * A separate thread reads, several experts at a time, bypassing the system's file cache, and
- * verifies each expert's checksum. Called by the MoE block; one thread calls. */
+ * verifies each expert's checksum. The job starts the stream, the MoE block takes experts from it;
+ * one thread calls. */
 #ifndef SHOAL_WEIGHTS_EXPERT_STREAM_H
 #define SHOAL_WEIGHTS_EXPERT_STREAM_H
 

@@ -1,6 +1,6 @@
 /* One layer of the model as this rank holds it: its position in the model, its kind and its
- * weights. weights_load fills it; the forward pass, attention and MoE read it through a const
- * pointer. Absent parts are zero. */
+ * weights. weights_load fills it, and calibrate changes it; the forward pass, attention and MoE
+ * read it through a const pointer. Absent parts are zero. */
 #ifndef SHOAL_WEIGHTS_LAYER_H
 #define SHOAL_WEIGHTS_LAYER_H
 

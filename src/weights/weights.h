@@ -43,10 +43,10 @@ struct weights {
     float *final_norm;          /* [D], last stage */
     struct stream_weights final_streams; /* last stage; empty: there is one residual stream */
     float *inv_freq;                     /* [rotary / 2] */
-    float *local_inv_freq;               /* [rotary / 2] of layers with a window; NULL: the same */
+    float *local_inv_freq; /* [arch_local_rotary / 2] of layers with a window; NULL: the same */
     struct ckpt_rope_factors rope_factors;
     uint64_t n_bytes;             /* all of the above */
-    struct weights_block *blocks; /* owned; memory of everything here */
+    struct weights_block *blocks; /* owned; memory of everything but lent and streamed experts */
     size_t n_blocks, blocks_capacity;
     bool streams_experts;          /* the experts' matrices stay on disk; `stream` reads them */
     struct expert_stream *stream;  /* owned; NULL unless streams_experts */

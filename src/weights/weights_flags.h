@@ -6,7 +6,7 @@
 #include "options/flags.h"
 
 /* AUTO: all weights in memory if they fit the bound of --memory (none by default); otherwise the
- * experts stream from disk. */
+ * experts stream from disk, if they can. */
 enum weights_place { WEIGHTS_AUTO, WEIGHTS_RESIDENT, WEIGHTS_STREAM };
 #define WEIGHTS_PLACE_WORDS                                                                        \
     {"auto", WEIGHTS_AUTO}, {"resident", WEIGHTS_RESIDENT},                                        \
