@@ -2,7 +2,8 @@
  * same threads read memory that no cache holds; after each prompt step they also run multiply-adds.
  * The speed of a machine, above all of a virtual one, may change from one second to the next, so a
  * peak measured once says little about a step that ran at another time. A read empties the caches,
- * which a step whose weights exceed them does anyway. Called by bench_run.c. */
+ * which a step whose weights exceed them does anyway. Called by bench_run.c and, for the
+ * medians, bench_report.c. */
 #include "bench/bench_private.h"
 
 #include "base/clock.h"

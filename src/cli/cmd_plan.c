@@ -1,4 +1,5 @@
-/* shoal plan: shows topology, layout and memory, without loading weights and without MPI. */
+/* shoal plan: shows topology, layout and memory, or forecasts a job (plan_forecast.h), without
+ * loading weights and without MPI. */
 #include "attention/kv_pool.h"
 #include "base/mem.h"
 #include "cli/cmd.h"

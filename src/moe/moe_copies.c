@@ -1,6 +1,6 @@
 /* Replaces experts by their places: each choice gets the place of its expert or, where the expert
- * has copies, of the copy that computes it (parallel/layout/expert_copies.h). Called by
- * moe.c. */
+ * has copies, of the copy that computes it (parallel/layout/expert_copies.h). Called by moe.c;
+ * moe_expect_rows also by stage.c. */
 #include "base/mem.h"
 #include "moe/moe_private.h"
 #include "parallel/layout/expert_places.h"

@@ -1,7 +1,7 @@
-/* Finite automata over bytes. regex.c and json_schema.c build a graph with empty moves (an NFA);
- * dfa_create turns it into a deterministic automaton (a DFA). Sizes and work are bounded by counts,
- * never by time, so a grammar that is too large is too large on every machine. Knows neither
- * patterns nor tokens. Subset construction: Rabin and Scott 1959. */
+/* Finite automata over bytes. regex.c, json_*.c and guide.c build a graph with empty moves (an
+ * NFA); dfa_create turns it into a deterministic automaton (a DFA). Sizes and work are bounded by
+ * counts, never by time, so a grammar that is too large is too large on every machine. Knows
+ * neither patterns nor tokens. Subset construction: Rabin and Scott 1959. */
 #ifndef SHOAL_TEXT_GRAMMAR_AUTOMATON_H
 #define SHOAL_TEXT_GRAMMAR_AUTOMATON_H
 

@@ -1,6 +1,6 @@
 /* Unicode properties that tokenizers depend on: blanks, word characters, categories, case, normal
- * forms. A function that names no version of Unicode follows that of the utf8proc library. Knows no
- * tokens. */
+ * forms, grapheme clusters. A function that names no version of Unicode follows that of the
+ * utf8proc library. Knows no tokens. */
 #ifndef SHOAL_TEXT_UNICODE_UNICODE_H
 #define SHOAL_TEXT_UNICODE_UNICODE_H
 
