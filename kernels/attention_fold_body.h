@@ -26,8 +26,8 @@ struct tile {
     size_t head_dim;
 };
 
-/* For up to eight rows: a tile's maximum m and sum l, and the factors of the fold: `a` for the old
- * output, `b` for the tile's. */
+/* For the rows that are folded together, at most eight: a tile's maximum m and sum l, and the
+ * factors of the fold: `a` for the old output, `b` for the tile's. */
 struct rows_part {
     float max[8], sum[8], a[8], b[8];
 } __attribute__((aligned(64)));

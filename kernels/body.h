@@ -1,6 +1,6 @@
 /* Small inlined functions that the kernels of every instruction set share, so that these cannot
- * differ: loading an element, the grid's constants, the router's key, the positions that a row
- * sees, the places of keys and values. */
+ * differ: loading an element, rounding to the integer grid, the router's key, the positions that a
+ * row sees, the places of keys and values. */
 #ifndef SHOAL_KERNELS_BODY_H
 #define SHOAL_KERNELS_BODY_H
 

@@ -1,8 +1,8 @@
 /* The table of a device's ops. kernels/cuda fills it; the ops of kernels/ops.h and device.h call it
  * when a kernel table has a device. An entry has the contract of the op of its name, with arrays in
- * device memory. No entry is NULL. All are Local; all but place_weight, check_weight, get,
- * get_later and arrive put their work on the compute stream and return before it is done. A failure
- * sticks to the device (device_status); only check_weight and alloc also return it. */
+ * device memory. No entry is NULL. All are Local; all but step_part, place_weight, check_weight,
+ * get, get_later and arrive put their work on the compute stream and return before it is done. A
+ * failure sticks to the device (device_status); only check_weight and alloc also return it. */
 #ifndef SHOAL_KERNELS_DEVICE_OPS_H
 #define SHOAL_KERNELS_DEVICE_OPS_H
 

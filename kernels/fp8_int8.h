@@ -1,5 +1,5 @@
 /* Converts fp8 weights to int8, so that they can be multiplied with int8 activations: integer sums
- * are exact, and the int8 kernels do the work. This happens once, after the weights have been
+ * are exact, and the int8 kernels do the work. A weight is converted once, after it has been
  * loaded. */
 #ifndef SHOAL_KERNELS_FP8_INT8_H
 #define SHOAL_KERNELS_FP8_INT8_H

@@ -27,8 +27,9 @@ struct kat_bench {
     int64_t sums[QUANT_ROWS * (OUTS + 1)];
 };
 
-/* Local. Returns the hash that continues h over n_bytes of data. */
 static const uint64_t kat_hash_start = 0xCBF29CE484222325u; /* the hash of no data */
+
+/* Local. Returns the hash that continues h over n_bytes of data. */
 uint64_t kat_hash(uint64_t h, const void *data, size_t n_bytes);
 
 /* Local. x [n] = pseudo-random values from -magnitude to magnitude. */

@@ -24,9 +24,9 @@ struct block_choice {
     int32_t *chosen;          /* [T, H, n_blocks] */
 };
 
-/* Chooses the blocks of each row that sees more than n_blocks * block positions, which a->n_chosen
- * is; the other rows of `chosen` are not written. scores as for op_index, with room for all heads.
- * */
+/* Chooses the blocks of each row that sees more than n_blocks * block positions, which is
+ * a->n_chosen; the other rows of `chosen` are not written. scores: as for op_index, with room for
+ * all heads. */
 void op_index_blocks(const struct kern_table *k, const struct index_args *a,
                      const struct block_choice *to, float *scores, size_t n_floats);
 

@@ -1,5 +1,6 @@
-/* Vector helpers of the AVX-512 kernels: 16 f32 values in one register, loads of f32, f16
- * and bf16, exp, masks for the end of a row. Everything is inlined; element types are constants. */
+/* Vector helpers of the AVX-512 kernels: 16 f32 values in one register, loads of f32, f16 and bf16,
+ * exp, the tree sum over 16 lanes, masks for the end of a row. Everything is inlined; element types
+ * are constants. */
 #ifndef SHOAL_KERNELS_AVX512_VEC_H
 #define SHOAL_KERNELS_AVX512_VEC_H
 

@@ -1,6 +1,6 @@
 /* The state of a CUDA device, and the functions that its files share: device_cuda.c (opening,
- * memory, waiting), copies.c, graphs.c, the files that launch kernels (*_cuda.c), and
- * src/collective/, which puts collectives on the device's streams. */
+ * memory, waiting), copies.c, graphs.c, the files that launch kernels (*_cuda.c, gemm_trials.c),
+ * and src/collective/, which puts collectives on the device's streams. */
 #ifndef SHOAL_KERNELS_CUDA_DEVICE_STATE_H
 #define SHOAL_KERNELS_CUDA_DEVICE_STATE_H
 

@@ -1,6 +1,6 @@
 /* The list of a device's kernels, and the arguments of each. All pointers point to device memory
  * unless said otherwise. Each *.cu beside this file has a few kernels. Their bodies are both C11
- * and CUDA, so that tests run them on the CPU. The *_cuda.c files fill the arguments, and a
+ * and CUDA, so that tests run them on the CPU. The C files beside them fill the arguments, and a
  * cuda_driver launches. */
 #ifndef SHOAL_KERNELS_CUDA_LAUNCH_H
 #define SHOAL_KERNELS_CUDA_LAUNCH_H

@@ -34,8 +34,8 @@ struct attention_work {
 };
 
 /* Local. attention_enter norms and rotates q and k, and writes the rows' K and V to the cache;
- * attention_args describes the attention of these rows over the cache, which reads nothing else;
- * attention_run does both and attends. */
+ * attention_args describes the attention of these rows, which reads keys and values from the cache
+ * alone; attention_run does both and attends. */
 void attention_enter(const struct kern_table *kern, const struct attention_shape *shape,
                      const struct attention_work *work);
 struct attn_args attention_args(const struct attention_shape *shape,

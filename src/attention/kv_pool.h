@@ -21,9 +21,9 @@ struct kv_shape {
 
 struct kv_pool {
     struct kv_shape shape;
-    uint64_t *layer_at; /* owned: [n_layers + 1] the offset in `data` of each layer's blocks:
-                           [n_blocks, 2 or 1, G] of kv_half_bytes, and the index keys, unless the
-                           layer has none */
+    uint64_t *layer_at; /* owned: [n_layers + 1] where in `data` each layer begins: K and V of all
+                           its blocks as in struct kv_view, and the layer's index keys, if it has
+                           any */
     void *data; /* owned: all layers' blocks; on the host a page is allocated at its first write */
     uint64_t n_bytes;
     const struct kern_table *kern; /* borrowed: its ops read and write the blocks */

@@ -1,7 +1,8 @@
-/* KV blocks on local disk: a rank's own file, without a name, of slots of one block each. While
- * steps run, a thread writes and reads the blocks in the order of the calls. Each slot's checksum
- * stays in memory; a block that comes back changed has failed, and the lead has its tokens computed
- * again. Knows no sequences: the lead's plan says which block goes where. Called by the engine. */
+/* KV blocks on disk: in a rank's own file, without a name, of slots of one block each, or in a
+ * kv_store. While steps run, a thread writes and reads the blocks in the order of the calls. Each
+ * slot's checksum stays in memory; a block that comes back changed has failed, and the lead has its
+ * tokens computed again. Knows no sequences: the lead's plan says which block goes where. Called by
+ * the engine. */
 #ifndef SHOAL_ATTENTION_KV_TIER_H
 #define SHOAL_ATTENTION_KV_TIER_H
 

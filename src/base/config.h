@@ -10,7 +10,7 @@
  *   OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS, SLURM_NTASKS,
  *   OMPI_COMM_WORLD_LOCAL_SIZE, SLURM_STEP_NUM_NODES   set by launchers
  *   OMPI_MCA_pml, OMPI_MCA_ess_singleton_isolated, OMPI_MCA_orte_create_session_dirs
- *                     set by shoal unless the user did */
+ *                     set by config_spare_mpi, if the user has not set them */
 #ifndef SHOAL_BASE_CONFIG_H
 #define SHOAL_BASE_CONFIG_H
 
@@ -29,8 +29,7 @@ struct config {
     int32_t launcher_pid;  /* the parent process at start, if it is a launcher; 0: none */
     /* from the launcher's variables, so known before MPI starts: */
     uint32_t launcher_rank; /* this process's rank; 0 without a launcher */
-    uint32_t
-        launcher_size; /* ranks that the launcher started; 1 when no variable gives the number */
+    uint32_t launcher_size; /* all ranks, as the variables say; 1 when none gives the number */
 };
 
 /* Local. Fills *out; its strings are borrowed from the environment. Errors: STATUS_USAGE when

@@ -1,4 +1,5 @@
-/* Reads small files whole, and replaces a file safely. */
+/* Reads small files whole, opens regular files without waiting, follows symlinks, and replaces a
+ * file safely. */
 #ifndef SHOAL_BASE_FILE_H
 #define SHOAL_BASE_FILE_H
 
@@ -33,7 +34,8 @@ struct status file_target(const char *path, char **out);
 struct status file_target_regular(const char *path, char **out);
 
 /* Local. fsyncs `temporary`, renames it to `path` and fsyncs the folder, where the file system can:
- * the last step of every write that must be all or nothing. Errors: STATUS_IO, STATUS_MEMORY. */
+ * the last step of a write that must be all or nothing, also if the machine stops. Errors:
+ * STATUS_IO, STATUS_MEMORY. */
 struct status file_commit(const char *temporary, const char *path);
 
 /* Local. Sets *out to "folder/name" in new memory (mem_free). Errors: STATUS_MEMORY. */

@@ -25,7 +25,8 @@ struct status mem_grow(void *inout, size_t n_old, size_t n_new, size_t elem_byte
  * STATUS_MEMORY. */
 struct status mem_strndup(char **out, const char *text, size_t n);
 
-/* Local. Frees memory from mem_alloc and sets the pointer to NULL; pass the pointer's address. */
+/* Local. Frees memory from mem_alloc, mem_grow or mem_strndup, and sets the pointer to NULL; pass
+ * the pointer's address. */
 void mem_free(void *inout);
 
 /* Local. Sets *out to n_bytes zeroed bytes, 2 MiB aligned, in huge pages if the system gives them.

@@ -1,7 +1,6 @@
-/* A status: a code and one sentence for people. Returned by value; every failure travels as one,
- * except bugs that an assert finds. The sentence says what failed and where, what was expected and
- * what was found. Does not print and does not exit: commands turn a code into an exit status with
- * status_exit. */
+/* A status: a code and one sentence for people, which says what failed and where, what was expected
+ * and what was found. Returned by value. Does not print and does not exit: commands turn a code
+ * into an exit status with status_exit. */
 #ifndef SHOAL_BASE_STATUS_H
 #define SHOAL_BASE_STATUS_H
 

@@ -25,8 +25,9 @@ void strbuf_add(struct strbuf *s, const char *bytes, size_t n);
 void strbuf_puts(struct strbuf *s, const char *text);
 void strbuf_printf(struct strbuf *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Appends a JSON string with its quotes. Valid UTF-8 passes through; control bytes, the quote and
- * the backslash are escaped; bytes that are not UTF-8 become U+FFFD (one per maximal bad part). */
+/* Appends a JSON string with its quotes. Valid UTF-8 passes through; bytes below 0x20, the quote
+ * and the backslash are escaped; bytes that are not UTF-8 become U+FFFD (one per maximal bad part).
+ */
 void strbuf_json_string(struct strbuf *s, const char *bytes, size_t n);
 
 /* Appends the shortest decimal that reads back as the same float (that of a subnormal may have more

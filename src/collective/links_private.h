@@ -1,8 +1,8 @@
-/* NCCL communicators of this rank's device: one for each of the axes tp, ep and etp whose ranks all
- * have a GPU of their own, and one for each neighbour in the pipeline. Ranks that share a GPU have
- * none; device_comm.c copies their arrays through host memory. Operations are put on the device's
- * streams; the host does not wait until they have run. It waits in device_wait, whose hooks
- * (kernels/cuda/device_state.h) look for errors of peers here. */
+/* NCCL communicators of this rank's device: one for each of the axes tp, ep and etp with several
+ * ranks, which all have NCCL and a GPU of their own, and one for each neighbour in the pipeline.
+ * Ranks that share a GPU have none; device_comm.c copies their arrays through host memory.
+ * Operations are put on the device's streams; the host does not wait until they have run. It waits
+ * in device_wait, whose hooks (kernels/cuda/device_state.h) look for errors of peers here. */
 #ifndef SHOAL_COLLECTIVE_LINKS_PRIVATE_H
 #define SHOAL_COLLECTIVE_LINKS_PRIVATE_H
 

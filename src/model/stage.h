@@ -65,8 +65,8 @@ struct stage;
 
 /* Local. Allocates everything that a step needs except the MoE's exchange buffers, which grow, and
  * the inputs and normed rows that tp ranks share, whose memory the first step gets. Errors:
- * STATUS_MEMORY, STATUS_USAGE (a capacity factor, for a routing that supports none). destroy
- * accepts NULL. */
+ * STATUS_MEMORY, the device's, STATUS_USAGE (a capacity factor, for a routing that supports none).
+ * destroy accepts NULL. */
 struct status stage_create(const struct stage_options *options, struct stage **out);
 void stage_destroy(struct stage **s);
 

@@ -254,8 +254,8 @@ struct inner_rows {
     void *memory; /* for quantized rows that this rank alone reads; NULL: there are none */
 };
 
-/* stage.c. Local. True when a linear of the layer's attention or dense FFN has quantized weights,
- * so that the stage needs memory for quantized rows. */
+/* stage.c. Local. True when a linear of the layer's attention or recurrence, of its dense FFN or of
+ * its shared experts has quantized weights, so that the stage needs memory for quantized rows. */
 bool stage_layer_is_quantized(const struct layer *l);
 
 /* A way to compute a stage's row-parallel linears (o_proj and the down projections): which of their
@@ -289,7 +289,8 @@ struct row_sum {
                 struct part *p);
     /* **Collective (TP)**. Completes the part's last `add`. */
     void (*complete)(struct stage *s, struct part *p);
-    /* **Collective (TP)**. Called after the last layer. Gives all ranks all rows of h and bad. */
+    /* **Collective (TP)**. Called after the last layer, and after a layer whose rows are kept.
+     * Gives all ranks all rows of h and bad. */
     void (*gather)(struct stage *s, struct part *p);
 };
 
@@ -339,8 +340,8 @@ struct block_output {
     enum adapter_site site;
 };
 
-/* stage_linear.c. **Collective (TP)**. h += scale.residual * norm(x w^T + bias) in the rows that
- * this rank holds; without a norm it is row_sum.add. */
+/* stage_linear.c. **Collective (TP)**. h += scale.residual * norm(x w^T + bias + the adapters'
+ * output) in the rows that this rank holds; without a norm and adapters it is row_sum.add. */
 void stage_add(struct stage *s, const struct block_output *out, struct act_rows *in,
                struct part *p);
 
@@ -427,7 +428,7 @@ void stage_adapt_output(struct stage *s, const struct block_output *out, const s
                         const struct part *p, float scale, float *y);
 
 /* stage.c. **Collective (TP)**. Gives all ranks all rows of h as they are after the layer that ran
- * last. Errors: those of streamed experts. */
+ * last. Errors: moe_finish's. */
 struct status stage_settle(struct stage *s, size_t n_parts);
 
 /* stage_keep.c. Local. Finds the stage's layers that are kept, and allocates memory for their rows.
@@ -444,7 +445,7 @@ struct status stage_keep(struct stage *s, const struct layer *layer, size_t n_pa
  * other models does nothing. */
 void stage_keep_normed(struct stage *s, const struct part *p, bool is_first, const float *x);
 
-/* stage_attention.c. Local. Fills s->attention and chooses s->attend. */
+/* stage_attention.c. Local. Fills s->attention and s->full_attention, and chooses s->attend. */
 void stage_describe_attention(struct stage *s);
 
 /* Local. True when heads are padded with zeros to the width that they have in the cache. */
@@ -536,8 +537,8 @@ struct status stage_ffn(struct stage *s, const struct layer *layer, struct part 
 
 /* **Collective (STAGE)**, instead of stage_ffn for a MoE whose rows travel (moe_travels): three
  * steps, between which other parts compute. stage_send_rows also computes the shared experts, or
- * the dense FFN beside the experts. After stage_take_results h is complete, unless the next layer
- * adds the experts' output; it does nothing if nothing is under way. Errors: moe_start's. */
+ * the dense FFN beside the experts. stage_take_results does nothing if nothing is under way; after
+ * it h is complete, unless the next layer adds the experts' output. Errors: moe_start's. */
 struct status stage_send_rows(struct stage *s, const struct layer *layer, struct part *p);
 struct status stage_run_experts(struct stage *s, struct part *p);
 struct status stage_take_results(struct stage *s, struct part *p);

@@ -39,7 +39,7 @@ struct moe_rows {
     const float *x;           /* [T, D] normed */
     struct act_rows *in;      /* the same rows, perhaps already quantized; NULL: only x is given */
     const float *router_x;    /* [T, D] rows for the router, on every rank; NULL: x */
-    const int32_t *tokens;    /* [T] whose experts a table gives; read if the layer has one */
+    const int32_t *tokens;    /* [T] ids; read if a table of the layer gives their experts */
     const uint32_t *adapters; /* [T] 1 + the number of each row's adapter, 0: none; NULL: no row
                                  has one */
     const float *shared;      /* [T, D] is added to the experts' sum; NULL: nothing is added */

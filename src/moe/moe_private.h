@@ -18,7 +18,8 @@ struct grown {
 };
 
 enum buffer {
-    BUF_LOGITS,   /* [n, E] router logits of the tokens that this rank routes */
+    BUF_LOGITS,   /* [n, E and zero-computation experts] router logits of the tokens that this rank
+                     routes */
     BUF_IDS,      /* [n, K] chosen experts, ascending */
     BUF_LIST_IDS, /* the same in host memory; -1: dropped, or a zero-computation expert */
     BUF_WEIGHTS,  /* [n, K] */
@@ -62,7 +63,7 @@ enum buffer {
     BUF_ZERO,         /* [T, D] the output of zero-computation experts */
     BUF_ZERO_WEIGHTS, /* [T] */
     BUF_ROW_ADAPTERS, /* [rows in]; BUF_SENT_ADAPTERS: [rows out], BUF_CAME_ADAPTERS: [rows in], of
-                         exchange_of_rows; the rest is struct adapted */
+                         exchange_of_rows; BUF_ADAPTED_..: the arrays of struct adapted */
     BUF_SENT_ADAPTERS,
     BUF_CAME_ADAPTERS,
     BUF_ADAPTED_ROWS,
@@ -182,8 +183,8 @@ struct adapter_pair {
     size_t row0, n_rows;               /* among the adapted rows */
 };
 
-/* The rows with an adapter of a call, N of those that this rank computes, by pair. Arrays are
- * buffers. */
+/* The rows of a call that have an adapter: N of the rows that this rank computes, pair by pair.
+ * Arrays are buffers. */
 struct adapted {
     struct adapter_pair *pairs;  /* [n_pairs] in the order of m->work */
     size_t n_pairs, n_rows;      /* N; 0: nothing is adapted */
@@ -220,7 +221,8 @@ struct pass {
     struct range own;    /* the tokens whose choices this rank counts: its slice of all tokens
                             over tp */
     struct range listed; /* the tokens whose choices are in ids, weights and slots */
-    size_t n_out, n_in;  /* rows of the listed tokens; rows that this rank computes */
+    size_t n_out, n_in;  /* rows of the listed tokens, one for each choice; rows that this rank
+                            computes */
     int32_t *ids;        /* [listed, K] ascending ids; places after moe_take_places */
     float *weights;      /* [listed, K] */
     int32_t *slots;      /* [listed, K] */
@@ -279,7 +281,7 @@ struct moe {
 };
 
 /* A way in which tokens reach their experts. It is chosen when the block is created, the same for
- * all ranks of a stage. Each way is a file, which begins with a drawing of what each rank holds. No
+ * all ranks of a stage. The file of each way begins with a drawing of what each rank holds. No
  * member is NULL. */
 struct expert_exchange {
     const char *name;
@@ -292,7 +294,7 @@ struct expert_exchange {
     struct range (*routed)(const struct moe *m, const struct pass *p);
     /* **Collective (STAGE, EP)**. Called after the router, with its logits. May change p->listed,
      * the tokens that this rank lists from now on, and their p->ids and p->weights. Errors:
-     * STATUS_MEMORY. */
+     * STATUS_MEMORY, the device's. */
     struct status (*agree)(struct moe *m, struct pass *p, const float *logits);
     /* **Collective (EP)**. Starts to send rows to their experts, if they can travel while the
      * caller computes. Errors: STATUS_MEMORY. */
@@ -306,8 +308,8 @@ struct expert_exchange {
     /* **Collective (EP)**. Starts to send the results back, if they can travel while the caller
      * computes. Errors: STATUS_MEMORY. */
     struct status (*reply)(struct moe *m, struct pass *p);
-    /* **Collective (EP, TP)**. h += the experts' output for each token, in the rows that this rank
-     * holds. Errors: STATUS_MEMORY. */
+    /* **Collective (EP, TP)**. h += scale.residual * (the experts' output for each token + shared),
+     * in the rows that this rank holds. Errors: STATUS_MEMORY, the device's. */
     struct status (*combine)(struct moe *m, struct pass *p);
 };
 
@@ -329,7 +331,8 @@ struct expert_inner {
 extern const struct expert_exchange exchange_local, exchange_in_host, exchange_between_hosts,
     exchange_of_rows;
 
-/* Local. True when the layout and the machine allow exchange_in_host; the same on all ranks. */
+/* Local. True when the layout, the model, the flags and the machine allow exchange_in_host; the
+ * same on all ranks. */
 bool exchange_may_stay_in_host(const struct moe *m);
 
 /* Local. True when exchange_between_hosts works: by_host->mail is open, the ranks of each expert
@@ -430,8 +433,9 @@ struct status moe_list_adapters(struct moe *m, struct pass *p, const int32_t *sl
  * STATUS_MEMORY. */
 struct status moe_adapt_begin(struct moe *m, const struct pass *p);
 
-/* moe_adapters.c. Local. For the run of m->work that is computed now: gate and up [n, F] += B (A
- * x), x [n, D]; and keeps A x of the down projections, x [n, x_stride] being their inputs. */
+/* moe_adapters.c. Local. For the run of m->work that is computed now: moe_adapt_gate_up adds B (A
+ * x), x [n, D], to gate and up [n, F]; moe_adapt_inner keeps A x of the down projections, x [n,
+ * x_stride] being their inputs. */
 void moe_adapt_gate_up(struct moe *m, const float *x, float *gate, float *up, size_t f);
 void moe_adapt_inner(struct moe *m, const float *x, size_t x_stride, size_t n_in);
 

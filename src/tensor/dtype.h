@@ -11,8 +11,8 @@
 #include <string.h>
 
 /* Columns: id, name, bytes per element. First the float types with which kernels compute, then
- * types of stored values only: quantized weights, their scales (E8M0) and zero points (bytes in
- * shoal's files, larger words in other programs'), and KV caches. */
+ * types of stored values only: quantized weights, their scales (E8M0) and zero points, KV caches,
+ * and the integers in other programs' files (words of packed weights, indices, shapes). */
 #define DTYPE_LIST(X) X(F32, "f32", 4) X(F16, "f16", 2) X(BF16, "bf16", 2)
 #define DTYPE_STORED_LIST(X)                                                                       \
     X(I8, "i8", 1)                                                                                 \

@@ -1,5 +1,6 @@
 /* How an FFN computes its inner rows from its gate and up projections: a part of a model's
- * description. Devices compute GATE_SWIGLU and GATE_GEGLU only. */
+ * description, where other members add a few more ways (struct arch). Of the ways below, devices
+ * compute GATE_SWIGLU and GATE_GEGLU only. */
 #ifndef SHOAL_TENSOR_GATE_KIND_H
 #define SHOAL_TENSOR_GATE_KIND_H
 

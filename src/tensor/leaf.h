@@ -29,11 +29,12 @@ enum {
 /* Local. Returns the length of a leaf, in columns, for a tensor of n_columns columns. It is a
  * multiple of `unit`, the columns that must stay together (value_dim for o_proj, 32 for a down
  * projection): the largest multiple that is at most max(unit, 512) and gives at least 16 leaves. If
- * that multiple is shorter than 256, rounding at the end of each leaf would cost too much: leaves
- * are then about 256 columns long, as equal as multiples of the unit allow. They are shorter, down
- * to one unit, if the tensor would otherwise have fewer than n_least leaves (LEAF_COUNT_LOW;
- * LEAF_EXPERT_LEAST in experts). The last leaf is shorter when n_columns is no multiple. Returns 0
- * when an argument is 0, or when more than LEAF_COUNT_MAX leaves would be needed. */
+ * there is none, or it is shorter than 256, so that rounding at the end of each leaf would cost too
+ * much, leaves are about 256 columns long, as equal as multiples of the unit allow. They are
+ * shorter, down to one unit, if the tensor would otherwise have fewer than n_least leaves
+ * (LEAF_COUNT_LOW; LEAF_EXPERT_LEAST in experts). The last leaf is shorter when n_columns is no
+ * multiple. Returns 0 when an argument is 0, or when more than LEAF_COUNT_MAX leaves would be
+ * needed. */
 uint32_t leaf_choose(uint64_t n_columns, uint32_t unit, uint64_t n_least);
 
 /* Local. Returns the length of a leaf for a quantized tensor, where short leaves cost more: 8

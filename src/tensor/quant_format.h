@@ -1,6 +1,6 @@
 /* Quantized weight formats: how quantized values ("codes"), scales and zero points make a value,
  * and the shapes in which they are stored. Shared by quant, which makes them, checkpoint, which
- * stores them, and kernels, which multiply with them. Does no arithmetic on weights.
+ * stores them, and kernels, which multiply with them.
  *
  *     value(n, k) = (code(n, k) - zero(n, k / group)) * scale(n, k / group)
  *
@@ -9,8 +9,8 @@
  *     scales  [.., out, quant_groups(in)]      f16 or f32 (u8 E8M0 for mxfp4)
  *     zeros   [.., out, quant_groups(in)]      u8, only with has_zeros
  * so that a shard is one plain hyperslab of each. A scale of a whole tensor, or of a block of
- * outputs (DeepSeek's 128 x 128), is repeated for each output: the scales then take at most 3 % of
- * an fp8 weight, and every shard has all that it needs. */
+ * outputs (DeepSeek's 128 x 128), is repeated for each output: the scales then take about 3 % of an
+ * fp8 weight at most, and every shard has all that it needs. */
 #ifndef SHOAL_TENSOR_QUANT_FORMAT_H
 #define SHOAL_TENSOR_QUANT_FORMAT_H
 

@@ -11,8 +11,9 @@
 enum comm_lane {
     COMM_LANE_SUMS,           /* partial sums, or outputs, of row-parallel linears */
     COMM_LANE_EXPERT_SUMS,    /* partial sums, or outputs, of the experts' linears */
-    COMM_LANE_ROWS_OUT,       /* rows to the experts */
-    COMM_LANE_ROWS_BACK,      /* the experts' results for these rows */
+    COMM_LANE_ROWS_OUT,       /* rows to the experts; in exchange_host.c the outputs of every second
+                                 block */
+    COMM_LANE_ROWS_BACK,      /* the experts' results for these rows, or sums of results */
     COMM_LANE_INPUTS,         /* inputs of linears whose outputs are divided between ranks */
     COMM_LANE_EXPERT_INPUTS,  /* the same for the experts' linears */
     COMM_LANE_NORMED,         /* normed rows: each rank norms a slice of them for all ranks */
@@ -26,8 +27,8 @@ enum comm_lane {
     COMM_LANES
 };
 
-/* Partial sums. Each total is converted to a word that depends on this total alone; a word has 4
- * bytes, in host_sum.h also 8. */
+/* Partial sums. Each total is converted to a word that depends on this total and its number alone;
+ * a word has 4 bytes, in host_sum.h also 8. */
 struct comm_sum {
     int64_t *sums; /* [n], undefined afterwards */
     size_t n;

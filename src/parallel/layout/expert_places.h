@@ -30,8 +30,8 @@ enum {
 
 /* Local. Reads the load of each expert from a file that --metrics wrote: *out [L, E], which the
  * caller frees with mem_free; layers without experts have zeros. Errors: STATUS_INPUT, naming the
- * file, when --metrics did not write it, or when its job did not end, had no experts or had another
- * model; STATUS_USAGE when m has no experts; STATUS_MEMORY. */
+ * file, when it cannot be read, when --metrics did not write it, or when its job did not end, had
+ * no experts or had another model; STATUS_USAGE when m has no experts; STATUS_MEMORY. */
 struct status expert_load_read(const char *path, const struct layout_model *m, int64_t **out);
 
 /* Local. As expert_load_read, for counts that a job keeps beside its journal (job/job_counts.h). A
@@ -45,8 +45,8 @@ void expert_load_fit(int64_t *load, size_t n);
 
 /* Local. Places each layer's experts. Deals them, the heaviest first, to the part with the least
  * load that has room (longest processing time first, Graham 1969); of equal parts, to the one with
- * the least load in the layers before. Then swaps experts of the fullest part with experts of
- * others while that helps. With copies (l->n_expert_copies in a layer) tries several ways (enum
+ * the least load in the stage's layers before. Then swaps experts of the fullest part with experts
+ * of others while that helps. With copies (l->n_expert_copies in a layer) tries several ways (enum
  * deal_way) and keeps the one whose fullest part expects the fewest rows. A part has as many places
  * as layout_experts says. load [L, E]: each 0 to EXPERT_LOAD_MAX. host_of [n_ranks]: the host of
  * each rank of the layout; NULL: one host. Errors: STATUS_MEMORY. destroy accepts NULL. */

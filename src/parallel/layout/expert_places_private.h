@@ -22,7 +22,7 @@ struct deal {
     uint32_t n_items;
     uint32_t *room;      /* [ep] items that a part may have */
     int64_t *of_part;    /* [ep] */
-    int64_t *before;     /* [ep] load in the layers before */
+    int64_t *before;     /* [ep] load in the stage's layers before */
     uint32_t *n_in_part; /* [ep] */
     uint16_t *in_part;   /* [ep, E] copies of each expert */
     uint16_t *on_host;   /* [n_hosts, E] likewise */

@@ -4,8 +4,8 @@
  * World = dp x pp x tp. Inside one stage the experts spread over `ep` of the stage's dp x tp ranks;
  * the remaining factor, dp x tp / ep, first splits each expert over etp = gcd(dp x tp / ep, tp)
  * ranks and then replicates the experts. Everything is split in whole units, unevenly where the
- * numbers do not divide: layers, heads (in units of o_proj's leaves), FFN columns (in leaves),
- * experts, vocabulary rows. */
+ * numbers do not divide: layers, heads and FFN columns (in leaves or, where outputs are cut, in
+ * quantization groups), experts, vocabulary rows (in panels). */
 #ifndef SHOAL_PARALLEL_LAYOUT_LAYOUT_H
 #define SHOAL_PARALLEL_LAYOUT_LAYOUT_H
 
@@ -113,11 +113,12 @@ uint32_t layout_tp_max(const struct layout_model *model);
 
 /* Local. Builds the layout of n_ranks ranks. STATUS_USAGE with a sentence: tp above the query heads
  * (in units of o_leaf), pp above the layers, ep that does not divide dp x tp or exceeds the
- * experts, flags of experts for a dense model, --expert-copies without a load, or a product other
- * than n_ranks. STATUS_INPUT: a model that cannot be cut (heads, layers, experts). STATUS_MEMORY.
- * `--ep N` alone means ep N with the largest tp that divides N and that the heads allow. Otherwise
- * a flag of 0 follows from the others if it can; the defaults are tp = 1, pp = 1, dp = rest, and
- * for MoE the largest ep that divides dp x tp and does not exceed the experts (dense: 1). */
+ * experts, flags of experts for a dense model, --expert-copies without a load or --expert-replan,
+ * or a product other than n_ranks. STATUS_INPUT: a model that cannot be cut (heads, layers,
+ * experts). STATUS_MEMORY. `--ep N` alone means ep N with the largest tp that divides N and that
+ * the heads allow. Otherwise a flag of 0 follows from the others if it can; the defaults are tp =
+ * 1, pp = 1, dp = rest, and for MoE the largest ep that divides dp x tp and does not exceed the
+ * experts (dense: 1). */
 struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
                            const struct layout_flags *flags, struct layout *out);
 

@@ -1,6 +1,7 @@
 /* The timeline of a rank (--trace): a ring that keeps the newest spans of time. One thread writes.
- * Adding never waits; memory is allocated only by trace_create. comm, the engine and the lead's
- * loop add spans; job/trace_file.h gathers the ranks' timelines and writes them to a file. */
+ * Adding never waits; memory is allocated only by trace_create. comm, the engine and
+ * job/job_trace.c add spans; job/trace_file.h gathers the ranks' timelines and writes them to a
+ * file. */
 #ifndef SHOAL_PARALLEL_RECORD_TRACE_H
 #define SHOAL_PARALLEL_RECORD_TRACE_H
 
