@@ -15,7 +15,8 @@ enum embed_long { EMBED_LONG_ERROR, EMBED_LONG_CUT };
                    {"mean", POOL_MEAN}),                                                           \
          .preset = "auto", .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_ALWAYS,             \
          .help = "the vector is the last token's hidden state, the first token's, or the mean of " \
-                 "all; auto: as the checkpoint's sentence-transformers files say, otherwise last") \
+                 "all; auto: as the checkpoint's sentence-transformers files say, otherwise the "  \
+                 "mean for encoders and last for others")                                          \
     FLAG(enum embed_switch, normalize, "normalize",                                                \
          OF_CHOICE({"auto", EMBED_AUTO}, {"on", EMBED_ON}, {"off", EMBED_OFF}), .preset = "auto",  \
          .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_ALWAYS,                               \
