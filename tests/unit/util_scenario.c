@@ -179,6 +179,24 @@ static void cancel_one(const struct scenario *c, struct scheduler *s, uint64_t s
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
 }
 
+static struct status count_visit(void *user, struct request *r)
+{
+    (void)r;
+    ++*(size_t *)user;
+    return status_ok();
+}
+
+/* Whether a visit of the group comes to its running requests and to all preempted ones. */
+static bool visits_all(struct scheduler *s, int32_t group)
+{
+    size_t n_visited = 0, n = 0;
+    const struct status st = scheduler_visit(s, group, count_visit, &n_visited);
+    for (int32_t i = 0; i < s->o.n_replicas; i++) n += s->replicas[i].groups[group].running.n;
+    for (const struct sequence *w = s->waiting.head; w != NULL; w = w->next)
+        n += w->first_plan_ns != 0;
+    return !status_failed(&st) && n_visited == n;
+}
+
 /* Commits the results of a group, with replicas in descending order, and checks the requests that
  * finished. */
 static void commit(const struct scenario *c, struct scheduler *s, int32_t group,
@@ -331,6 +349,7 @@ struct outcome scenario_run(struct scenario *c)
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
         cancel_one(c, s, step, &out);
         out.n_unordered += !order_holds(s);
+        out.n_unvisited += !visits_all(s, g);
         if (c->o.n_blocks <= 512) out.n_misheld += !holding_is_sound(s);
         fake_engine_run(&engine, &plan, results[g]);
         out.stuck = step > 400000;
@@ -363,14 +382,15 @@ bool scenario_went_well(const struct scenario *c, const struct outcome *o)
 {
     const bool well = o->n_finished == (uint64_t)c->n_requests && o->n_different == 0 &&
                       o->n_wrong == 0 && o->n_ended_cancelled == o->n_cancelled &&
-                      o->n_unordered == 0 && o->n_misheld == 0 && !o->stuck && !o->leaked;
+                      o->n_unordered == 0 && o->n_misheld == 0 && o->n_unvisited == 0 &&
+                      !o->stuck && !o->leaked;
     if (!well) {
         printf("\n  scenario %llu: finished %llu of %d, different %llu, unordered %llu, misheld "
-               "%llu, stuck %d, leaked %d, %s\n",
+               "%llu, unvisited %llu, stuck %d, leaked %d, %s\n",
                (unsigned long long)c->seed, (unsigned long long)o->n_finished, c->n_requests,
                (unsigned long long)o->n_different, (unsigned long long)o->n_unordered,
-               (unsigned long long)o->n_misheld, o->stuck, o->leaked,
-               o->wrong != NULL ? o->wrong : "plans fine");
+               (unsigned long long)o->n_misheld, (unsigned long long)o->n_unvisited, o->stuck,
+               o->leaked, o->wrong != NULL ? o->wrong : "plans fine");
     }
     return well;
 }

@@ -29,7 +29,8 @@ struct scenario {
 };
 
 struct outcome {
-    uint64_t n_finished, n_different, n_wrong, n_preemptions, n_recomputed, n_unordered, n_misheld;
+    uint64_t n_finished, n_different, n_wrong, n_preemptions, n_recomputed, n_unordered, n_misheld,
+        n_unvisited;
     uint64_t n_errors, n_cancelled, n_ended_cancelled, n_rows, n_steps, n_prompt_tokens,
         n_hit_tokens, n_drafts, n_right_drafts;
     uint64_t n_back, n_reads_failed;

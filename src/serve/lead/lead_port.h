@@ -80,8 +80,8 @@ bool lead_is_idle(const struct lead *l);
 /* True while more waiting requests would be useful. */
 bool lead_wants_more(const struct lead *l);
 
-/* Calls visit for each request that runs in `group`; for a request with several answers, once for
- * each answer. Returns visit's first error. */
+/* Calls visit for each request that runs in `group` or waits after a preemption; for a request with
+ * several answers, once for each answer. Returns visit's first error. */
 struct status lead_visit(struct lead *l, int32_t group,
                          struct status (*visit)(void *user, struct request *r), void *user);
 

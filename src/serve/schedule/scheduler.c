@@ -167,10 +167,12 @@ struct scheduler_load scheduler_load(const struct scheduler *s)
     return load;
 }
 
-static struct status visit_list(const struct sequence_list *l,
+/* Visits a list; with `begun`, only the requests that have had a step. */
+static struct status visit_list(const struct sequence_list *l, bool begun,
                                 struct status (*visit)(void *user, struct request *r), void *user)
 {
-    for (struct sequence *q = l->head; q != NULL; q = q->next) TRY(visit(user, q->r));
+    for (struct sequence *q = l->head; q != NULL; q = q->next)
+        if (!begun || q->first_plan_ns > 0) TRY(visit(user, q->r));
     return status_ok();
 }
 
@@ -180,10 +182,10 @@ struct status scheduler_visit(struct scheduler *s, int32_t group,
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         for (int32_t g = 0; g < s->o.n_groups; g++) {
             if (group >= 0 && g != group) continue;
-            TRY(visit_list(&s->replicas[i].groups[g].running, visit, user));
+            TRY(visit_list(&s->replicas[i].groups[g].running, false, visit, user));
         }
     }
-    return group >= 0 ? status_ok() : visit_list(&s->waiting, visit, user);
+    return visit_list(&s->waiting, group >= 0, visit, user);
 }
 
 struct request *scheduler_take_finished(struct scheduler *s)

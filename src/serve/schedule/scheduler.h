@@ -131,8 +131,8 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
 struct status scheduler_commit(struct scheduler *s, int32_t group,
                                const struct step_result *result);
 
-/* Local. Calls visit for each running request of `group`; with group -1, for all that run or wait.
- * Stops at visit's first error and returns it. */
+/* Local. Calls visit for each running request of `group` and each that waits after a preemption;
+ * with group -1, for all that run or wait. Stops at visit's first error and returns it. */
 struct status scheduler_visit(struct scheduler *s, int32_t group,
                               struct status (*visit)(void *user, struct request *r), void *user);
 
