@@ -374,6 +374,8 @@ static const struct arch_field fields[] = {
      .refused_elsewhere = true},
     {"use_gemma_norm", FIELD_TRUE, ONLY(block_indexed), .refused_elsewhere = true},
     {"moe_layer_freq", FIELD_NODE, AT(node.moe_freq), ONLY(block_indexed)},
+    {"n_group", FIELD_COUNT, AT(m.moe.router.n_groups), .most = 1, .may_be_zero = true,
+     ONLY(block_indexed)}, /* the reference has no groups */
     /* the reference always has the shared experts */
     {"n_shared_experts", FIELD_COUNT, AT(n_shared), .most = 1, ONLY(block_indexed)},
     /* DeepSeek-V4; arch_compressed.c checks the fields that say the same as others */

@@ -58,8 +58,8 @@ static struct status find_list(const struct arch_reading *r, const char *key,
     if (arch_field_is_off(*list)) return status_ok();
     js_int(js_get(r->root, "num_nextn_predict_layers"), &n_predict);
     *n = js_count(*list);
-    if (js_type(*list) == JS_ARRAY &&
-        (*n == r->m.n_layers || (int64_t)*n == (int64_t)r->m.n_layers + n_predict))
+    if (js_type(*list) == JS_ARRAY && *n >= r->m.n_layers &&
+        (*n == r->m.n_layers || (int64_t)(*n - r->m.n_layers) == n_predict))
         return status_ok();
     return status_make(STATUS_INPUT, "%s: %s: expected a list of %u", r->what, key, r->m.n_layers);
 }
@@ -91,6 +91,10 @@ static struct status check_other(const struct arch_reading *r, const char *key,
     int64_t n;
     if (js_int(value, &n) && n >= 1 && n <= 4096 && (wanted == 0 || n == wanted))
         return status_ok();
+    if (wanted == 0)
+        return status_make(STATUS_INPUT,
+                           "%s: attention_other_setting: %s: expected an integer from 1 to 4096",
+                           r->what, key);
     return status_make(STATUS_INPUT,
                        "%s: attention_other_setting: %s: expected %u, as in the other layers",
                        r->what, key, wanted);

@@ -126,6 +126,7 @@ static void published_configs_are_refused(void)
     refuse(with(whole, "\"dense_intermediate_size\":12288,", ""), "dense_intermediate_size");
     refuse(with(whole, "\"intermediate_size\":3072,", ""), "\"intermediate_size\"");
     refuse(PUBLISHED ",\"index_topk\":8", "index_topk");
+    refuse(PUBLISHED ",\"n_group\":8,\"topk_group\":4", "n_group");
 }
 
 static void sizes_must_fit(void)

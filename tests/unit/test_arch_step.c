@@ -187,6 +187,8 @@ static void other_heads_are_refused(void)
     refuse(HEADS, "\"attention_other_setting\": {\"num_attention_groups\": 4}",
            "num_attention_groups: expected 8");
     refuse(HEADS, "\"attention_other_setting\": {\"window\": 4}", "\"window\"");
+    refuse(HEADS, "\"attention_other_setting\": {\"num_attention_heads\": \"96\"}",
+           "num_attention_heads: expected an integer from 1 to 4096");
     refuse(HEADS, HEADS ", \"num_sliding_attention_heads\": 64", "attention_other_setting says");
     refuse(HEADS, HEADS ", \"per_layer_config\": {\"1\": {\"num_attention_heads\": 96}}",
            "all 3 layers");
@@ -208,6 +210,7 @@ static void other_layers_are_refused(void)
 {
     refuse(KINDS, "\"layer_types\": [" FULL "," FULL "]", "layer_types: expected a list of 5");
     refuse(KINDS ", ", "", "layer_types");
+    refuse("predict_layers\": 1", "predict_layers\": 9223372036854775807", "expected a list of 5");
     refuse("\"sliding_window\": 512", "\"sliding_window\": 0", "sliding_window");
     refuse(THETAS, "\"rope_theta\": [5e6, 1e4, 2e4, 1e4, 5e6]", "rope_theta[2]");
     refuse(PARTS, "\"partial_rotary_factors\": [0.01, 1, 1, 1, 0.01]", "even number");
