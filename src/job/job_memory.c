@@ -238,7 +238,11 @@ static uint64_t bytes_to_divide(const struct job *j)
     const struct layout_budget budget = budget_of(j, 0);
     const struct layout_memory m =
         layout_memory_of(j->layout, place, budget.kv, budget.step_tokens);
-    const uint64_t adapted = adapters_row_bytes(j->adapters.loaded) * budget.step_tokens;
+    const struct adapters *a = j->adapters.loaded;
+    const uint64_t experts_row = a != NULL ? a->expert_row_bytes : 0;
+    const uint64_t adapted =
+        adapters_row_bytes(a) * budget.step_tokens +
+        layout_expert_array_bytes(j->layout, place, budget.step_tokens, experts_row);
     const uint64_t taken = mem_resident_bytes() + m.workspace_bytes + m.exchange_bytes + adapted +
                            saved_bytes(j) + moving_bytes(j) + (is_lead(j) ? draft : 0) +
                            UNCOUNTED_BYTES / 2;

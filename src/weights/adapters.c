@@ -387,12 +387,13 @@ static struct status adapters_alloc(size_t n, struct adapters **out)
     return mem_alloc(&(*out)->blocks, n, sizeof *(*out)->blocks, "adapters");
 }
 
-/* Returns the bytes of moe's arrays for the chosen experts of a row (struct adapted). */
+/* Returns the bytes of moe's arrays for a row of an expert (struct adapted). */
 static uint64_t expert_row_bytes(const struct arch *m, const struct adapters *a)
 {
+    enum { LISTS = 112 }; /* its adapter, sent, received and sorted; number, pair, group, counter */
     const uint64_t wide = m->width > m->moe.ffn ? m->width : m->moe.ffn, r = a->max_expert_rank;
     const uint64_t floats = 2 * (wide > r ? wide : r) + r;
-    return m->moe.n_chosen * (floats * sizeof(float) + (r + 1) * sizeof(int64_t));
+    return LISTS + floats * sizeof(float) + (r + 1) * sizeof(int64_t);
 }
 
 struct status adapters_load(const struct weights_source *from, const struct weights *base,

@@ -81,7 +81,7 @@ struct adapters {
     uint32_t max_expert_rank; /* the largest r of routed experts' linears, in all stages; 0: none is
                                  adapted */
     uint64_t n_bytes;         /* of all weights above on this rank */
-    uint64_t expert_row_bytes;    /* of the arrays for one row's experts; 0 if max_expert_rank is */
+    uint64_t expert_row_bytes;    /* of the arrays for a row of an expert; 0: none is adapted */
     size_t n_layers;              /* of the stage */
     struct weights_block *blocks; /* owned memory */
     size_t n_blocks;
@@ -107,12 +107,13 @@ uint64_t adapters_file_bytes(const struct arch *m, const struct ckpt *c);
 /* Local. True when an adapter's checkpoint has linears of routed experts. */
 bool adapters_file_has_experts(const struct ckpt *c);
 
-/* Local. Returns the bytes of the forward pass's arrays for one row; 0 if a is NULL. */
+/* Local. Returns the bytes of the forward pass's arrays for one row, without those of experts
+ * (expert_row_bytes); 0 if a is NULL. */
 static inline uint64_t adapters_row_bytes(const struct adapters *a)
 {
     if (a == NULL) return 0;
     return ((uint64_t)a->max_rank + a->max_outputs) * sizeof(float) +
-           ((uint64_t)a->max_rank + 1) * sizeof(int64_t) + a->expert_row_bytes;
+           ((uint64_t)a->max_rank + 1) * sizeof(int64_t);
 }
 
 /* Local. Accepts NULL. */

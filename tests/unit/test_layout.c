@@ -405,6 +405,10 @@ static void workspace_grows_with_rows_and_received_tokens(void)
     const uint64_t per_token = 4ull * 2 * (4096 + 2 * 14336);
     CU_ASSERT(memory_at(&wide, 0).exchange_bytes >= 2 * 512 * per_token);
     CU_ASSERT(memory_at(&narrow, 0).exchange_bytes < memory_at(&wide, 0).exchange_bytes / 2);
+    /* the same rows, one more, and the quarter by which a buffer grows */
+    CU_ASSERT_EQUAL(layout_expert_array_bytes(&wide, layout_place_of(&wide, 0), 512, 8),
+                    (2 * 1024 + 1) * 8 * 5 / 4);
+    CU_ASSERT_EQUAL(layout_expert_array_bytes(&one, layout_place_of(&one, 0), 512, 0), 0);
     /* a plan for streamed experts is a bound: all tokens may choose experts of one rank */
     struct layout_model streamed = m;
     streamed.streams_experts = true;

@@ -193,6 +193,11 @@ struct wire_shape layout_wire_shape(const struct layout *l);
  * in which each replica has step_tokens rows. */
 double layout_expert_rows(const struct layout *l, struct layout_place place, uint64_t step_tokens);
 
+/* Local. Returns the bytes of an array with row_bytes for each row that reaches the experts of a
+ * place, as a MoE block allocates it. Counts rows as the next two functions do. */
+uint64_t layout_expert_array_bytes(const struct layout *l, struct layout_place place,
+                                   uint64_t step_tokens, uint64_t row_bytes);
+
 /* Local. Return the value of exchange_bytes, and the part of it that a MoE block allocates
  * (moe_memory_bytes). Count twice the rows that evenly choosing routers send, but no more rows than
  * there can be. Where experts stream, count all rows that there can be, because a plan is then a

@@ -75,6 +75,13 @@ static uint64_t rows_in(const struct layout *l, struct layout_place place, uint6
                    batches(l) * step_tokens * min_u64(l->model.arch->moe.n_chosen, held));
 }
 
+uint64_t layout_expert_array_bytes(const struct layout *l, struct layout_place place,
+                                   uint64_t step_tokens, uint64_t row_bytes)
+{
+    if (row_bytes == 0) return 0; /* a model without experts, too */
+    return exchange_grown_bytes(rows_in(l, place, step_tokens) * row_bytes);
+}
+
 /* Returns the bytes of the experts' own arrays: inputs, gate and up, and integer sums where ranks
  * add them. Streamed experts are computed in runs, each with at most the rows of one step of all
  * replicas that share the experts. */
