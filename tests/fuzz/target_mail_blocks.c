@@ -7,11 +7,12 @@
 
 #include <string.h>
 
-enum { WIDTH = 40, GROUP = 32, ROOM = 8192, FORMATS = 2 };
+enum { WIDTH = 40, GROUP = 32, ROOM = 8192, FORMATS = 3 };
 
 static const char *const words[] = {"\xff\xff\xff\xff\xff\xff\xff\xff", "\x40\0\0\0", "\x01", NULL};
 
-static const struct token_format formats[FORMATS] = {{WIDTH, 0, false}, {WIDTH, GROUP, false}};
+static const struct token_format formats[FORMATS] = {
+    {WIDTH, 0, false}, {WIDTH, GROUP, false}, {WIDTH, 0, true}};
 
 static void begin(struct fuzz_seeds *seeds)
 {
@@ -41,7 +42,8 @@ static bool take_tokens(const struct token_format *f, const char *at, size_t n)
     if (!token_block_read(f, at, n, &b)) return false;
     size_t n_choices = 0;
     for (size_t i = 0; i < b.n_rows; i++) n_choices += b.n_chosen[i];
-    const char *end = (const char *)(b.weights + b.n_choices);
+    const char *end = f->has_adapters ? (const char *)(b.adapters + b.n_rows)
+                                      : (const char *)(b.weights + b.n_choices);
     FUZZ_CHECK(n_choices == b.n_choices, "%zu choices", n_choices);
     FUZZ_CHECK(b.n_bytes <= n && end <= at + n, "%zu of %zu bytes", b.n_bytes, n);
     return true;
