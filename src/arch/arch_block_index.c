@@ -59,6 +59,9 @@ static struct status check_config(const struct arch_reading *r)
     const struct js_node *config = r->node.sparse_config, *value;
     const void *it = NULL;
     const char *key;
+    if (config != NULL && js_type(config) != JS_OBJECT)
+        return status_make(STATUS_INPUT, "%s: sparse_attention_config: expected an object",
+                           r->what);
     while (js_next(config, &it, &key, &value)) {
         bool is_known = arch_field_is_off(value);
         for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)

@@ -101,6 +101,7 @@ static void published_configs_are_refused(void)
 {
     static const char whole[] = PUBLISHED SPARSE("");
     const char *freq = "freq\":[0,0,0,1,1]}";
+    refuse(PUBLISHED ",\"sparse_attention_config\":[7]", "expected an object");
     refuse(PUBLISHED SPARSE(",\"sparse_window\":4"), "sparse_window");
     refuse(with(whole, "init_block\":0", "init_block\":1"), "sparse_init_block");
     refuse(with(whole, "\"max\"", "\"mean\""), "sparse_score_type");
