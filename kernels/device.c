@@ -1,5 +1,5 @@
-/* The memory in which a kernel table's ops work: host memory, or the device's memory through its
- * table. */
+/* The memory in which a kernel table's ops work: host memory, or device memory through the
+ * functions of struct device_ops. */
 #include "kernels/device.h"
 
 #include "base/mem.h"

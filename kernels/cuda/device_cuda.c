@@ -310,8 +310,9 @@ void device_wait_stream(struct device *d)
     device_wait_put(d);
 }
 
-/* When it returns, and the device is not lost, no copy and no launch is under way, so the memory
- * that they read may be overwritten. */
+/* When it returns, and the device is not lost, all work of the compute stream and all earlier
+ * copies of the copy stream have ended, so the memory that they read may be overwritten. Sends and
+ * sums on the streams of src/collective may still run. */
 void device_wait(struct device *d)
 {
     if (d == NULL || device_is_lost(d)) return;

@@ -1,4 +1,4 @@
-/* The table of quantized linears of bench_kernels. */
+/* The part of bench_kernels that times quantized linears and prints a table of them. */
 #ifndef SHOAL_BENCH_QUANT_H
 #define SHOAL_BENCH_QUANT_H
 

@@ -407,7 +407,7 @@ static void strange_groups_are_zeros_or_errors(void)
 {
     struct kern_table tables[1 + FAST_SETS] = {table_ref()};
     const size_t n_tables = 1 + tables_fast(tables + 1);
-    /* halves round to even: the largest is 127, so x itself is the quantized value */
+    /* the largest is 127, so the scale is 1 and a code is x rounded; halves round to even */
     float x[7 * 32] = {127.0f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -126.5f};
     x[32] = 0x1p-121f;
     x[64] = 0x1p-120f;

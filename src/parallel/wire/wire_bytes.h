@@ -9,7 +9,8 @@
 
 /* The model of what is sent: E experts, in the order of their ids, divided as evenly as possible
  * among n_hosts hosts. layout_experts divides them in the same way when ep divides E, all hosts
- * have equally many ep ranks, and no expert has a copy. */
+ * have equally many ep ranks, and experts are not placed by load (--expert-load, --expert-replan).
+ */
 struct wire_shape {
     struct token_format format;
     uint32_t n_experts, n_chosen; /* E, K */
