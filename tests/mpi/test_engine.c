@@ -38,10 +38,8 @@ struct model {
 static void open_model(struct model *m, const char *name)
 {
     char dir[400], source[480], path[64];
-    long pid = (long)getpid();
-    MPI_Bcast(&pid, 1, MPI_LONG, 0, MPI_COMM_WORLD);
     memset(m, 0, sizeof *m);
-    snprintf(path, sizeof path, "/tmp/shoal-test-engine-%ld.h5", pid);
+    util_shared_path("engine", path, sizeof path);
     snprintf(dir, sizeof dir, "%s/golden/models/%s", TEST_DATA_DIR, name);
     snprintf(source, sizeof source, "%s/hf", dir);
     const struct convert_options o = {

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "checkpoint/file/ckpt_writer.h"
 #include "checkpoint/load/loader.h"
+#include "mpi/util_mpi.h"
 
 #include <CUnit/CUnit.h>
 #include <fcntl.h>
@@ -48,13 +49,6 @@ static unsigned char byte_of(size_t i, uint64_t j)
     return (unsigned char)((j * 2654435761u >> 7) + i * 31 + (j >> 16));
 }
 
-static void path_of(char out[256])
-{
-    long pid = (long)getpid();
-    MPI_Bcast(&pid, 1, MPI_LONG, 0, MPI_COMM_WORLD);
-    snprintf(out, 256, "/tmp/shoal-test-loader-%ld.h5", pid);
-}
-
 static void file_write(const char *path)
 {
     struct ckpt_writer *w = NULL;
@@ -90,7 +84,7 @@ static void place_open(struct place *p)
     *p = (struct place){.rank = 0};
     MPI_Comm_rank(MPI_COMM_WORLD, &p->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &p->n_ranks);
-    path_of(p->path);
+    util_shared_path("loader", p->path, sizeof p->path);
     if (p->rank == 0) file_write(p->path);
     MPI_Barrier(MPI_COMM_WORLD);
     CU_ASSERT_EQUAL_FATAL(ckpt_open(p->path, &p->c).code, STATUS_OK);

@@ -1,8 +1,11 @@
 /* Communicators and layouts for the MPI suites. */
 #include "mpi/util_mpi.h"
 
+#include <mpi.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 uint32_t util_n_ranks(void)
 {
@@ -97,6 +100,13 @@ size_t util_each_layout(const struct layout_model *model, util_layout_use *use, 
     }
     free(l);
     return n_used;
+}
+
+void util_shared_path(const char *what, char *out, size_t n)
+{
+    long pid = (long)getpid();
+    MPI_Bcast(&pid, 1, MPI_LONG, 0, MPI_COMM_WORLD);
+    snprintf(out, n, "/tmp/shoal-test-%s-%ld.h5", what, pid);
 }
 
 uint32_t util_next(uint64_t *state)

@@ -19,6 +19,10 @@ struct util_shape {
 };
 struct layout_model util_layout_model(const struct util_shape *shape, struct arch *arch);
 
+/* **Collective (world)**. Writes to out [n] the path of a temporary file, the same on all ranks;
+ * `what` tells the files of a test apart. */
+void util_shared_path(const char *what, char *out, size_t n);
+
 /* **Collective (world)**. A communicator split for the layout, in which the launcher's ranks are
  * rotated by `turn`. Ends the test if it cannot be made. */
 struct comm *util_comm(const struct layout *l, uint32_t turn);
