@@ -7,10 +7,9 @@
 
 #include "kernels/attention_fold_body.h"
 
-/* Where the scores of a tile go: to sum [TILE]; without weights those of head h to sum + h *
- * stride. */
+/* Where the scores of a tile go. With weights all heads have one list of scores, sum [TILE]. */
 struct index_out {
-    const float *weights; /* [H] or NULL */
+    const float *weights; /* [H]; NULL: each head has a list of its own, sum [H, stride] */
     float *sum;
     size_t stride;
 };

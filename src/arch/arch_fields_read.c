@@ -15,6 +15,16 @@ bool arch_field_is_off(const struct js_node *node)
     return js_count(node) == 0;
 }
 
+struct status arch_refuse_fields(const struct arch_reading *r, const char *const *keys, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (arch_field_is_off(js_get(r->root, keys[i]))) continue;
+        return status_make(STATUS_INPUT, "%s: %s is not implemented for %s", r->what, keys[i],
+                           r->m.family->title);
+    }
+    return status_ok();
+}
+
 static bool applies(const struct arch_field *f, const struct arch_family *family)
 {
     return f->only == 0 || *((const bool *)family + f->only);

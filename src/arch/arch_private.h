@@ -207,6 +207,10 @@ const char *arch_rope_rule(const struct js_node *rope);
 struct status arch_rope_fields_check(const struct arch_reading *r, const struct js_node *rope,
                                      const char *where);
 
+/* Local. Refuses the family's config if one of n fields is on, for fields that shoal would read and
+ * transformers would not. Errors: STATUS_INPUT names the field. */
+struct status arch_refuse_fields(const struct arch_reading *r, const char *const *keys, size_t n);
+
 /* Local. True when the node is absent, null, false, 0, or an empty text, list or object. */
 bool arch_field_is_off(const struct js_node *node);
 

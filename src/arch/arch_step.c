@@ -15,12 +15,7 @@ static struct status check_step_unread(const struct arch_reading *r)
         "num_experts",           "n_group",        "topk_group",      "topk_method",
         "scoring_func",          "norm_topk_prob", "moe_layer_freq",  "routed_scaling_factor",
         "first_k_dense_replace", "attention_bias", "mlp_only_layers", "max_window_layers"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        if (arch_field_is_off(js_get(r->root, keys[i]))) continue;
-        return status_make(STATUS_INPUT, "%s: %s is not implemented for %s", r->what, keys[i],
-                           r->m.family->title);
-    }
-    return status_ok();
+    return arch_refuse_fields(r, keys, sizeof keys / sizeof keys[0]);
 }
 
 /* Checks fields of which all names but the first are other spellings: one must be given, and all

@@ -13,13 +13,7 @@ static struct status check_unread(const struct arch_reading *r)
         "num_experts_per_tok", "num_local_experts", "n_routed_experts",      "n_group",
         "topk_group",          "topk_method",       "scoring_func",          "rope_scaling",
         "attention_bias",      "norm_topk_prob",    "routed_scaling_factor", "moe_layer_freq"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        const struct js_node *node = js_get(r->root, keys[i]);
-        if (js_type(node) == JS_NULL || arch_field_is_off(node)) continue;
-        return status_make(STATUS_INPUT, "%s: %s is not implemented for %s", r->what, keys[i],
-                           r->m.family->title);
-    }
-    return status_ok();
+    return arch_refuse_fields(r, keys, sizeof keys / sizeof keys[0]);
 }
 
 /* Refuses the features of the smaller models: embeddings per layer, shared keys and values. */

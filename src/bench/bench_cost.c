@@ -42,6 +42,8 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
         .n_experts = m->moe.n_experts, .n_chosen = m->moe.n_chosen, .window = m->attn.window};
     for (uint32_t i = 0; i < m->n_layers; i++) {
         n_cached += arch_layer_has_kv(m, i);
+        if (arch_layer_has_kv(m, i))
+            cost->attention_flops += 4.0 * arch_heads(m, m->layer.has_window[i]) * m->attn.head_dim;
         n_indexed += arch_has_beside(m, i);
         cost->n_moe_layers += m->layer.is_moe[i];
         cost->windowed += m->layer.has_window[i] ? 1.0 / m->n_layers : 0;
@@ -62,7 +64,6 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
         KV_BLOCK_TOKENS;
     cost->row_flops = 2.0 * (double)arch_token_params(m);
     cost->head_flops = 2.0 * m->width * m->vocab;
-    cost->attention_flops = 4.0 * m->attn.n_heads * m->attn.head_dim * n_cached;
     cost->counts_experts = m->moe.n_experts > 0 && j->layout->n_ranks == 1;
     if (!cost->counts_experts) return status_ok();
     return mem_alloc(&cost->load, (size_t)m->n_layers * m->moe.n_experts, sizeof *cost->load,

@@ -275,7 +275,7 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                                  {&w->v, s->qkv.v_narrow, w->v_bias}};
     const struct column gates = {&w->gate, s->qkv.gates, NULL};
     stage_columns(s, qkv, 3, in);
-    if (s->o.model->attn.head_gates) stage_columns(s, &gates, 1, in);
+    if (m->attn.head_gates) stage_columns(s, &gates, 1, in);
     stage_adapt_columns(s, &(struct adapter_columns){layer, ADAPTER_Q, qkv, 3}, p, in);
     if (gated) take_queries(s, n_rows);
     copy_keys(s, layer, n_rows);
@@ -314,9 +314,9 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
         attention_run(s->o.kern, shape_of(s, layer), &work);
     if (padded) narrow_heads(s, layer, n_rows);
     if (gated) apply_gates(s, n_rows);
-    if (s->o.model->attn.head_gates)
+    if (m->attn.head_gates)
         op_sigmoid_rows(s->o.kern, s->qkv.attended, s->qkv.gates,
-                        n_rows * shape_of(s, layer)->n_heads, s->o.model->attn.value_dim);
+                        n_rows * shape_of(s, layer)->n_heads, m->attn.value_dim);
 }
 
 /* Returns the linear for which the norm quantizes rows; NULL: none. If each rank quantizes a slice,

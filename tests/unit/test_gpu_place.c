@@ -59,8 +59,8 @@ static void a_bus_id_is_found(void)
     CU_ASSERT_EQUAL(gpu_numa_of(&n, "0000:18:00.0"), -1);
 }
 
-/* Of more GPUs than a node keeps, those with the first bus ids are kept, in whatever order they are
- * added. */
+/* A node keeps at most TOPO_GPUS_MAX GPUs: those with the smallest bus ids, whatever the order in
+ * which they are added. */
 static void the_first_gpus_by_bus_id_are_kept(void)
 {
     enum { MORE = TOPO_GPUS_MAX + 4 };

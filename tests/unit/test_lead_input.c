@@ -231,8 +231,9 @@ static void long_templates_do_not_hold_up_what_runs(void)
     strbuf_fini(&in);
 }
 
-/* Of two lines with the same id the first wins, even if it is an error row. The last line has no
- * id, and the default, its number 4, is another line's id; so its row is named "line 4". */
+/* A second line with the same id is refused, even if the row of the first is an error. The last
+ * line has no id. Its number, 4, would be its default id, but another line has that id; so its row
+ * is named "line 4". */
 static void ids_count_once_whatever_their_rows(void)
 {
     static struct serve_summary summary;

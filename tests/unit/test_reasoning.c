@@ -14,8 +14,8 @@
 
 #define CALL "<tool_call>{\"name\":\"f\"}</tool_call>"
 
-/* Where the thoughts of a request's answers begin; the text of an answer; its thoughts, its content
- * and how many tool calls it has. */
+/* An answer and what is expected of it: its text is split into thoughts (`reasoning`), content and
+ * n_calls tool calls. `thoughts` says where thoughts may begin. */
 static const struct expected {
     enum request_thoughts thoughts;
     const char *text, *reasoning, *content;
